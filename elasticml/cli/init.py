@@ -230,7 +230,7 @@ def _missing_words(head: TableHead) -> list[str]:
 
     One with letters must be rarer than the numbers.
     """
-    from elasticml.data.readers.csv_text import is_number
+    from elasticml.data.readers.table_encoding import is_number
 
     words = set()
     for name, kind in head.types.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from elasticml.data.readers.table_encoding import (
     MISSING,
     ColumnType,
     first_wrong,
+    is_number,
     without_missing,
     wrong_cell,
 )
@@ -42,15 +43,10 @@ _BOOLEAN: Final = re.compile("true|false", re.IGNORECASE)
 _DATE: Final = re.compile(
     r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 )
-_NUMBER: Final = re.compile(
-    r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII
-)
 #: Lines from which the types of the columns are first inferred.
 HEAD_LINES: Final = 1000
 #: Longest field, in characters.
 _FIELD_MAX: Final = 2**27
-#: What a cell that is padded by blanks looks like.
-_PADDINGS: Final = (" {0}", "{0} ", '" ', ' "', "\n ", " \n", " \r", "\t{0}", "{0}\t")
 _ARROW: Final[Mapping[ColumnType, Any]] = {"number": pyarrow.float64(), "boolean": pyarrow.bool_()}
 _WANTED: Final[Mapping[ColumnType, str]] = {"number": "a number", "boolean": "true or false"}
 
@@ -150,11 +146,11 @@ def parse_csv(text: CsvText, types: Mapping[str, ColumnType], words: Words | Non
         table = _read(text, {n: _ARROW.get(kind, pyarrow.string()) for n, kind in types.items()})
     except pyarrow.ArrowInvalid:
         table = _parse_cells(text, types, words)
-    if any(p.format(text.format.delimiter).encode() in text.piece.text for p in _PADDINGS):
-        for at, name in enumerate(table.column_names):
-            if pyarrow.types.is_string(table.schema.field(at).type):
-                cells = without_missing(table.column(at), text.format.missing)
-                table = table.set_column(at, name, cells)
+    strings = [n for n in types if pyarrow.types.is_string(table.schema.field(n).type)]
+    if strings and (b" " in text.piece.text or b"\t" in text.piece.text):
+        for name in strings:
+            cells = without_missing(table.column(name), text.format.missing)
+            table = table.set_column(table.column_names.index(name), name, cells)
     return table
 
 
@@ -210,6 +206,16 @@ def _unparsable(text: CsvText, error: str) -> DataError:
                 path=text.path,
                 line=line,
             )
+    try:
+        text.piece.text.decode()
+    except UnicodeDecodeError as wrong:
+        line = line_number(text.path, text.piece, wrong.start)
+        return DataError(
+            f"{text.path}, line {line}: byte {text.piece.text[wrong.start]:#x} is not UTF-8; "
+            "convert the file, such as by iconv -f LATIN1 -t UTF-8",
+            path=text.path,
+            line=line,
+        )
     return DataError(f"{text.path} cannot be parsed as CSV: {error}", path=text.path)
 
 
@@ -242,6 +248,8 @@ def csv_columns(path: str, token: str, format: CsvFormat) -> CsvColumns:
     first = rows[0][1] if rows else []
     if not first:
         raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
+    if any("\0" in name for name in first):
+        raise DataError(f"{path} is no UTF-8 text (UTF-16?), wanted CSV: convert it", path=path)
     names = tuple(first) if format.header else tuple(str(i) for i in range(len(first)))
     cells = [row for row in rows[format.header :] if len(row[1]) == len(first)]
     types, texts = list[ColumnType](), dict[str, str]()
@@ -253,7 +261,7 @@ def csv_columns(path: str, token: str, format: CsvFormat) -> CsvColumns:
         ]
         types.append(_type_of([cell for _, cell in present]))
         if types[-1] == "text":
-            line, word = next(one for one in present if not _NUMBER.fullmatch(one[1]))
+            line, word = next(one for one in present if not is_number(one[1]))
             texts[name] = f"{word[:40]!r} in line {line}"
     return CsvColumns(names=names, types=tuple(types), texts=texts)
 
@@ -293,18 +301,13 @@ def head_lines(path: str) -> list[str]:
     return [line.decode("utf-8-sig", "replace") + "\n" for line in head]
 
 
-def is_number(text: str) -> bool:
-    """Whether a cell holds a number."""
-    return _NUMBER.fullmatch(text) is not None
-
-
 def _type_of(fields: Sequence[str]) -> ColumnType:
-    kinds: tuple[tuple[ColumnType, re.Pattern[str]], ...] = (
-        ("number", _NUMBER),
-        ("boolean", _BOOLEAN),
-        ("date", _DATE),
+    kinds: tuple[tuple[ColumnType, Callable[[str], object]], ...] = (
+        ("number", is_number),
+        ("boolean", _BOOLEAN.fullmatch),
+        ("date", _DATE.fullmatch),
     )
-    for kind, pattern in kinds:
-        if all(pattern.fullmatch(field) for field in fields):
+    for kind, matches in kinds:
+        if all(matches(field) for field in fields):
             return kind
     return "text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.errors import ConfigError, DataError
 from elasticml.specification.data import TableSpec
 from elasticml.specification.settings_model import did_you_mean
 
@@ -32,6 +33,10 @@ _DAY_US: Final = 86_400_000_000
 MISSING: Final = (
     *("", "?", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan"),
     *("NULL", "null", "None", "-1.#IND", "1.#IND", "-1.#QNAN", "1.#QNAN"),
+)
+
+_NUMBER: Final = re.compile(
+    r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII
 )
 
 ColumnType = Literal["number", "boolean", "text", "date"]
@@ -572,6 +577,12 @@ def fit_encoder(
         shown = [f"{n!r} ({cells[n]})" if n in cells else repr(n) for n in found[:10]]
         more = ", ..." if len(found) > 10 else ""
         notes.append(f"text became categories: {', '.join(shown)}{more}")
+    mostly = [name for name in found if name in cells and _is_mostly_numbers(surveys[name])]
+    if mostly:
+        notes.append(
+            f"most values are numbers in {_listed(mostly)}: if the text there means a missing "
+            "value, name it in data.na_values; data.numeric makes it an error"
+        )
     encodings = tuple(_fit(name, spec, columns, surveys, notes) for name in columns.features)
     label, classes = columns.label, None
     if label in columns.categorical:
@@ -602,6 +613,11 @@ def fit_encoder(
         na_values=getattr(spec, "na_values", ()),
         notes=tuple(notes),
     )
+
+
+def _is_mostly_numbers(survey: ColumnSurvey) -> bool:
+    counted = sum(count for text, count in survey.values.items() if is_number(text))
+    return 2 * counted > sum(survey.values.values())
 
 
 def _fit(
@@ -774,13 +790,10 @@ def _days(table: Any, name: str, path: str, place: Place, accepts_missing: bool)
         except pyarrow.ArrowInvalid:
             try:
                 column = column.cast(pyarrow.timestamp("us", "UTC"))
-            except pyarrow.ArrowInvalid as error:
-                raise DataError(
-                    f"column {name!r} of {path} is not a column of dates as in training "
-                    f"({one_line(error)})",
-                    path=path,
-                    column=name,
-                ) from None
+            except pyarrow.ArrowInvalid:
+                kinds = (pyarrow.timestamp("us"), pyarrow.timestamp("us", "UTC"))
+                row, value = max(first_wrong(column, kind) for kind in kinds)
+                raise wrong_cell(path, place(row), name, value, "a date as 2013-01-31") from None
     elif type_of_arrow(column.type) != "date" and not pyarrow.types.is_null(column.type):
         raise DataError(
             f"column {name!r} of {path} holds {column.type}, wanted dates", path=path, column=name
@@ -805,6 +818,11 @@ def _parsed(column: Any, name: str, path: str, place: Place) -> Any:
     except pyarrow.ArrowInvalid:
         row, value = first_wrong(bare, pyarrow.float64())
         raise wrong_cell(path, place(row), name, value, "a number") from None
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def without_missing(column: Any, missing: Sequence[str]) -> Any:

@@ -106,6 +106,7 @@ def test_tabs_quotes_returns_and_blank_lines_are_understood(tmp_path: Path) -> N
 
 
 WRONG = {
+    "d,y\n2013-01-01,0\n\n2013-02-30,1\n": r"line 4, column 'd': value is '2013-02-30', wanted",
     "a,b,y\n1,2,1\n\n3,1\n": r"a\.csv, line 4: 2 fields, wanted 3",
     "a,b,y\n1,2,1\n3,inf,1\n": r"line 3, column 'b': value is inf, wanted a finite number",
     "a,b,y\n1,,1\n3,NA,1\n": r"column 'b' of .*a\.csv has 2 missing values, the first in line 2",
@@ -299,7 +300,11 @@ def test_a_word_in_any_row_makes_a_column_a_category_unless_it_must_be_numeric(
     path = write(tmp_path / "a.csv", f"x,y\n{rows}oh,1\n2,0\n")
     ready = survey_all(read_csv(path, "y"))
     chunks, summary = ready.read(0, None, 1)
-    assert summary.notes == (f"text became categories: 'x' ('oh' in {path}, line 1502)",)
+    assert summary.notes == (
+        f"text became categories: 'x' ('oh' in {path}, line 1502)",
+        "most values are numbers in 'x': if the text there means a missing value, name it in "
+        "data.na_values; data.numeric makes it an error",
+    )
     assert ready.fitted_encoder().names() == ["x=0", "x=1", "x=2", "x=oh"]
     assert array(chunks)[:3].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
     wrong = r"a\.csv, line 1502, column 'x': value is 'oh', wanted a number; correct it, add it to"
@@ -322,6 +327,15 @@ def test_blank_and_padded_cells_are_missing_and_labels_with_a_word_are_classes(
     assert data.fitted_encoder().names() == ["a", "b= u", "b=v", "b="]
     assert data.fitted_encoder().classes == (" 1", "0", "x")
     assert array(load_all(data)).tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [4, 0, 0, 1]]
+
+
+def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("x,y\nb,0\ncafé,1\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.csv, line 3: byte 0xe9 is not UTF-8; convert the"):
+        load_all(read_csv(str(tmp_path / "a.csv"), "y"))
+    (tmp_path / "b.csv").write_bytes("x,y\n1,0\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"b\.csv is no UTF-8 text"):
+        load_all(read_csv(str(tmp_path / "b.csv"), "y"))
 
 
 def test_settings_of_tables_must_fit(tmp_path: Path) -> None:
