@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -133,6 +134,44 @@ def _value(text: str, kind: ColumnType, missing: Collection[str]) -> Any:
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__|__null_dask_index__")
 
 
+#: Most bytes of parsed text that a process keeps between a survey and reading.
+_KEPT_BYTES_MAX: Final = 2**28
+
+
+class _SurveyedTables:
+    """Text that a survey has parsed, so that reading need not parse it again.
+
+    Each block is kept until it is read, or until other data are surveyed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._data, self._nbytes = "", 0
+        self._blocks: dict[int, tuple[list[tuple[Any, Place]], int]] = {}
+
+    def keep(self, data: str, block: int, tables: list[tuple[Any, Place]], text: int) -> None:
+        """Keep a block's tables if there is room for them and their text, in bytes."""
+        nbytes = text + sum(table.nbytes for table, _ in tables)
+        with self._lock:
+            if data != self._data:
+                self._data, self._nbytes, self._blocks = data, 0, {}
+            if block not in self._blocks and self._nbytes + nbytes <= _KEPT_BYTES_MAX:
+                self._blocks[block] = tables, nbytes
+                self._nbytes += nbytes
+
+    def take(self, data: str, block: int) -> list[tuple[Any, Place]] | None:
+        """Return a block's tables and forget them; None if they are not kept."""
+        with self._lock:
+            if data != self._data or block not in self._blocks:
+                return None
+            tables, nbytes = self._blocks.pop(block)
+            self._nbytes -= nbytes
+            return tables
+
+
+_surveyed: Final = _SurveyedTables()
+
+
 @reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
@@ -208,6 +247,11 @@ class TableSource:
             raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
         return blocks
 
+    def _parsed_name(self) -> str:
+        """Return a digest of the files and of all options on which their parsing depends."""
+        options = {**self._options(), "words": self.settings.words}
+        return parts_fingerprint(options, self._parts())
+
     def _parts(self) -> tuple[Part, ...]:
         return parts_of(self.path, self.settings.format)
 
@@ -242,7 +286,8 @@ class TableSource:
         counts: dict[str, int] = {}
         encoded: list[Rows] = []
         width = 0
-        for table, place in self._tables(at, _types_of(encoder), encoder.used):
+        tables = _surveyed.take(self._parsed_name(), block) if self.is_costly else None
+        for table, place in tables or self._tables(at, _types_of(encoder), encoder.used):
             rows = encoder.rows(table, at.part.path, place, counts)
             encoded.append(rows)
             if self.settings.n_columns is not None:
@@ -275,6 +320,8 @@ class TableSource:
         words = Words(refused=columns.numeric)
         tables = list(self._tables(at, types, names, words))
         surveys = survey_table(tables, self.settings, columns, at.part.path, words.cells)
+        if self.is_costly:
+            _surveyed.keep(self._parsed_name(), block, tables, at.block.nbytes)
         return BlockSummary(
             block=block,
             rows=sum(table.num_rows for table, _ in tables),
