@@ -109,3 +109,12 @@ def test_invalid_penalties_are_refused(alpha):
     X, y = tall()
     with pytest.raises(ValueError, match=r"alpha: got .*, wanted finite numbers not below 0"):
         em.Ridge(alpha).fit(X, np.stack([y, y], axis=1))
+
+
+@pytest.mark.filterwarnings("error")
+def test_columns_of_unequal_size_do_not_look_singular():
+    """Their normal equations had a condition of 1e22, of which scipy warned."""
+    sizes = np.array([1e-4, 1.0, 1e4, 1e7])
+    rows = np.random.default_rng(0).standard_normal((200, 4)) * sizes
+    model = em.Ridge(alpha=1e-9).fit(rows, rows @ (1.0 / sizes))
+    np.testing.assert_allclose(model.coef_ * sizes, 1.0, rtol=1e-2)
