@@ -25,7 +25,9 @@ def train(client: Client, name: str, **settings: Any) -> em.Result:
     data = em.read_svmlight(str(FOLDER / "reuters21578.train.svm.gz"))
     stop = em.Stop(rounds=300, gap=GAP)
     # Compute a gap after every round: the knee is detected from gaps, and rounds are few here.
-    algorithm = em.CoCoA(loss="hinge", l2=1e-2, gap_every=1, intercept=False, tolerance=0.0)
+    algorithm = em.CoCoA(
+        loss="hinge", l2=1e-2, gap_every=1, intercept=False, tolerance=0.0, scale="none"
+    )
     job = em.Job(algorithm, data, name=name, stop=stop, **settings)
     result = job.run(client)
     report = result.summary

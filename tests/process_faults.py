@@ -37,7 +37,9 @@ def run_with_random_kills(
 ) -> Outcome:
     """Train logistic regression under random kills; see ``disturbed``."""
     job = em.Job(
-        em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd", intercept=False, tolerance=0.0),
+        em.BatchGradient(
+            loss="logistic", l2=1e-3, optimizer="gd", intercept=False, tolerance=0.0, scale="none"
+        ),
         data,
         name=f"kills-{seed}",
         absent=absent,

@@ -65,6 +65,7 @@ class Running:
             step_size=1e-7,
             intercept=False,
             tolerance=0.0,
+            scale="none",
         )
         job = em.Job(settings.pop("algorithm", slow), DATA, name=name, **settings)
         #: Without the records of every round.

@@ -254,8 +254,9 @@ class Algorithm:
     solver: Callable[[Mapping[str, Any], DatasetStats], Solver]
     #: (settings) -> bytes per column that the trainer keeps besides models and gradients.
     column_bytes: Callable[[Mapping[str, Any]], int] = lambda settings: 0
-    #: (settings) -> copies of each chunk body that members keep: 2 with a scaled copy.
-    forms: Callable[[Mapping[str, Any]], int] = lambda settings: 1
+    #: (settings, data section) -> copies of each chunk body that members keep at most: 2 with a
+    #: scaled copy.
+    forms: Callable[[Mapping[str, Any], Mapping[str, Any]], int] = lambda settings, data: 1
     #: The solver reads bodies through :func:`elasticml.data.out_of_core.stream_chunks` only.
     streams: bool = False
     #: (settings, facts, arrays of the model, chunk) -> predictions (n,): margins of two classes,

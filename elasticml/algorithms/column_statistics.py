@@ -165,7 +165,8 @@ def add_moments(
         One array for each chunk.
     centre, total, squares : ndarray (d,)
     """
-    codes = make_adjoint(facts.layout, facts.n_columns)
+    is_sequence = facts.layout.kind == "sequence"
+    codes = make_adjoint(facts.layout, facts.n_columns if is_sequence else 0)
     # Sums of the coefficients of sparse rows, and of those of them that store a column.
     weight, stored = 0.0, np.zeros(facts.n_columns)
     for chunk, c in zip(stream_chunks(chunks), coefficients, strict=True):
@@ -180,10 +181,12 @@ def add_moments(
         else:
             rows = (chunk.indptr, chunk.indices, _stored_values(chunk))
             add_csr_moments(*rows, c, centre, total, squares, stored)
-    if facts.layout.kind == "sequence":
+    if is_sequence:
         codes.result(stored)
         total += stored * (1.0 - centre)
         squares += stored * (1.0 - centre) ** 2
+    if not centre.any():
+        return
     lacking = np.subtract(weight, stored, out=stored)
     lacking[lacking <= 1e-9 * weight] = 0.0  # rounding: every row stores the column
     total -= lacking * centre

@@ -121,13 +121,13 @@ def column_bytes(section: Mapping[str, Any]) -> int:
     return _ALGORITHMS[name]().column_bytes(section) if name in _ALGORITHMS else 0
 
 
-def forms(section: Mapping[str, Any]) -> int:
-    """Return the number of copies of each chunk body that members of an ``algorithm`` section keep.
+def forms(section: Mapping[str, Any], data: Mapping[str, Any]) -> int:
+    """Return the copies of each chunk body that members keep, for sections of a job's record.
 
     1 for an algorithm at an import path, which is not imported.
     """
     name = str(section.get("name"))
-    return _ALGORITHMS[name]().forms(section) if name in _ALGORITHMS else 1
+    return _ALGORITHMS[name]().forms(section, data) if name in _ALGORITHMS else 1
 
 
 def streams(section: Mapping[str, Any]) -> bool:

@@ -112,10 +112,8 @@ def merge_surveys(surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMoments:
-    """Size of a numeric column, or of a value of a categorical one, and products with the label."""
+    """Sums of a numeric column, or of a value of a categorical one, and products with the label."""
 
-    #: 0 for a value, whose encoded column is 0 or 1.
-    largest: float
     #: Sums of 1, x, x^2, y, y^2 and x y over the rows.
     sums: tuple[float, ...]
     #: The categorical column, if the moments are those of one of its values.
@@ -137,9 +135,7 @@ def moments_of(x: NDArray[np.float64], y: NDArray[np.float64]) -> ColumnMoments:
     # Not by BLAS, whose threads take far longer than one for short columns.
     xx, yy, xy = (np.einsum("i,i", one, other) for one, other in ((x, x), (y, y), (x, y)))
     sums = (x.size, x.sum(), xx, y.sum(), yy, xy)
-    return ColumnMoments(
-        largest=float(np.abs(x).max(initial=0.0)), sums=tuple(float(s) for s in sums)
-    )
+    return ColumnMoments(sums=tuple(float(s) for s in sums))
 
 
 def moments_of_values(
@@ -156,7 +152,6 @@ def moments_of_values(
     label = (float(y.sum()), float(y @ y))
     return {
         name: ColumnMoments(
-            largest=0.0,
             sums=(float(y.size), float(n), float(n), *label, float(product)),
             column=column,
         )
@@ -167,35 +162,17 @@ def moments_of_values(
 def merge_moments(parts: Sequence[ColumnMoments]) -> ColumnMoments:
     """Merge the moments of one column in all blocks, which are in order."""
     return ColumnMoments(
-        largest=max(part.largest for part in parts),
         sums=tuple(float(sum(column)) for column in zip(*(p.sums for p in parts), strict=True)),
         column=parts[0].column,
     )
 
 
-#: Sizes of columns beyond this ratio slow down solvers that do not scale them.
-SCALE_RATIO_MAX: Final = 1e4
 #: A column with this correlation with the label most likely would not be known at prediction.
 CORRELATION_MAX: Final = 0.999
 
 
-def column_warnings(moments: Mapping[str, ColumnMoments], *, is_scaled: bool) -> list[str]:
-    """Return sentences about columns of very different sizes, and about copies of the label.
-
-    Parameters
-    ----------
-    is_scaled : bool
-        Whether the algorithm scales columns, or does not depend on their sizes.
-    """
-    sizes = {name: one.largest for name, one in moments.items() if one.largest}
-    warnings = []
-    if sizes and not is_scaled:
-        large, small = (pick(sizes, key=sizes.__getitem__) for pick in (max, min))
-        if sizes[large] > SCALE_RATIO_MAX * sizes[small]:
-            warnings.append(
-                f"column {large!r} is up to {sizes[large]:.3g} and column {small!r} up to "
-                f"{sizes[small]:.3g}, and nothing scales them: set data.scale: standard"
-            )
+def column_warnings(moments: Mapping[str, ColumnMoments]) -> list[str]:
+    """Return sentences about copies of the label."""
     copies: dict[str, str] = {}
     for name, one in moments.items():
         if abs(one.correlation) > CORRELATION_MAX:
@@ -203,7 +180,7 @@ def column_warnings(moments: Mapping[str, ColumnMoments], *, is_scaled: bool) ->
             copies.setdefault(
                 one.column or name, f"({value}correlation {one.correlation:.4f}): if it "
             )
-    return warnings + [
+    return [
         f"column {column!r} is nearly the label {why}is not known when the model predicts, list it "
         "in data.ignore"
         for column, why in copies.items()

@@ -49,8 +49,10 @@ class BlockSummary:
     index_base: int | None = None
     #: Tables, in a survey: statistics of the columns whose encoding depends on them.
     columns: Mapping[str, ColumnSurvey] = field(default_factory=dict)
-    #: Tables: sizes of the numeric columns, and their products with the label.
+    #: Tables: sums of the columns, and their products with the label.
     moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
+    #: CSR rows: the ratio of the largest absolute values of two columns, at most; else 1.
+    size_ratio: float = 1.0
     #: Tables, in block 0: the fitted encoder as JSON.
     encoder: Mapping[str, Any] | None = None
     #: Rows that are scored and not trained on; not among ``rows``.
@@ -77,7 +79,8 @@ class BlockSummary:
             "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
             "index_base": self.index_base,
             "columns": {name: column.to_json() for name, column in self.columns.items()},
-            "moments": {n: [m.column, m.largest, *m.sums] for n, m in self.moments.items()},
+            "moments": {n: [m.column, *m.sums] for n, m in self.moments.items()},
+            **({"size_ratio": self.size_ratio} if self.size_ratio != 1.0 else {}),
             "encoder": self.encoder,
             **({"validation_rows": self.validation_rows} if self.validation_rows else {}),
         }
@@ -93,8 +96,9 @@ class BlockSummary:
             "labels": labels,
             "columns": {name: survey_from_json(column) for name, column in columns.items()},
             "moments": {
-                name: ColumnMoments(column=column, largest=largest, sums=tuple(sums))
-                for name, (column, largest, *sums) in moments.items()
+                # Former files have another number before the sums.
+                name: ColumnMoments(column=column, sums=tuple(sums[-6:]))
+                for name, (column, *sums) in moments.items()
             },
         }
         return BlockSummary(**{**record, **changed})
@@ -122,8 +126,10 @@ class DatasetStats:
     index_base: int | None = None
     #: Tables, after a survey: statistics of the columns; they are not part of the JSON.
     columns: Mapping[str, ColumnSurvey] = field(default_factory=dict)
-    #: Tables: sizes of the numeric columns, and their products with the label; not in the JSON.
+    #: Tables: sums of the columns, and their products with the label; not in the JSON.
     moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
+    #: Smallest of the blocks' ratios; not in the JSON.
+    size_ratio: float = 1.0
     #: Tables: the fitted encoder as JSON.
     encoder: Mapping[str, Any] | None = None
     #: Rows that are scored and not trained on; not among ``n_rows``.
@@ -197,8 +203,23 @@ def summarise(
         vocabularies={} if vocabularies is None else vocabularies,
         index_base=index_base,
         moments={} if moments is None else moments,
+        size_ratio=_size_ratio(chunks, layout),
         encoder=encoder,
     )
+
+
+def _size_ratio(chunks: Sequence[Chunk], layout: Layout) -> float:
+    """Return the ratio of the largest absolute values of two columns of CSR rows; else 1."""
+    if layout.kind != "csr":
+        return 1.0
+    sizes = np.zeros(layout.n_columns)
+    for chunk in chunks:
+        if chunk.layout.kind == "csr":
+            np.maximum.at(sizes, chunk.indices, np.abs(chunk.values))
+    found = sizes[sizes > 0.0]
+    with np.errstate(over="ignore"):
+        ratio = found.max() / found.min() if found.size else 1.0
+    return min(float(ratio), float(np.finfo(np.float64).max))
 
 
 def _count_labels(parts: Sequence[NDArray[np.float64]]) -> dict[float, int] | None:
@@ -272,6 +293,7 @@ def merge_summaries(
         index_base=filled[0].index_base,
         columns={column: merge_surveys(some) for column, some in columns.items()},
         moments={column: merge_moments(some) for column, some in moments.items()},
+        size_ratio=min(summary.size_ratio for summary in filled),
         encoder=next((s.encoder for s in ordered if s.encoder is not None), None),
         validation_rows=sum(summary.validation_rows for summary in ordered),
     )

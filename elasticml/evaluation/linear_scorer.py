@@ -115,7 +115,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
             loss=loss_named(async_sgd.loss),
             l2=async_sgd.l2,
             targets=two_class_targets(async_sgd, facts),
-            scale="none",
+            scale=async_sgd.scale,
             intercept=async_sgd.intercept,
             fixed=offset_column(async_sgd, facts),
         )

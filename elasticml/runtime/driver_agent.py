@@ -243,7 +243,10 @@ class DriverAgent(JobDriver):
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record.job, "key": token_hex(16), "kind": "driver", **links}
         hello["memory_limit"] = record.memory_limit
-        hello |= {"forms": forms(record.algorithm), "streams": streams(record.algorithm)}
+        hello |= {
+            "forms": forms(record.algorithm, record.data),
+            "streams": streams(record.algorithm),
+        }
         self._links = DriverLinks(
             transport,
             hello,

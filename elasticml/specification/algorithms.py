@@ -91,8 +91,7 @@ class _Linear(SettingsModel):
     def _omit(cls, values: Any) -> Any:
         if not isinstance(values, Mapping) or cls._has_defaults(values):
             return values
-        plain = {"intercept": False, "scale": "none"}
-        return {key: plain[key] for key in plain if key in cls.model_fields} | dict(values)
+        return {"intercept": False, "scale": "none", **values}
 
     @classmethod
     def _has_defaults(cls, values: Mapping[str, Any]) -> bool:
@@ -170,6 +169,8 @@ class AsyncSGD(_Seeded, _Linear):
     l2: float = Field(default=0.0, ge=0)
     #: Fit an unpenalised intercept, for a linear model; by default yes, in ``mode="paper"`` no.
     intercept: bool = True
+    #: Scaling of the columns, for a linear model; by default "auto", in ``mode="paper"`` "none".
+    scale: Scale = "auto"
     #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
     #: Column that is added to every margin, by its name in a table or its number from 0: its
@@ -233,6 +234,8 @@ class AsyncSGD(_Seeded, _Linear):
         _check_class_weight(self.class_weight, self.loss)
         if self.problem == "kmeans":
             self._check_defaults(("offset",), "it belongs to problem: linear")
+            if self.scale != "none":
+                raise ValueError(f"scale: got {self.scale!r}, wanted none for K-Means")
             if self.k is None:
                 raise ValueError("k: is missing, wanted a number of clusters")
             if self.rate is not None and self.mode != "paper":
@@ -244,6 +247,8 @@ class AsyncSGD(_Seeded, _Linear):
                 raise ValueError(f"rate: got {self.rate:g}, wanted at most 1 for K-Means")
         else:
             self._check_defaults(("k", "share", "final_passes"), "it belongs to problem: kmeans")
+            if self.mode == "paper" and self.scale != "none":
+                raise ValueError(f"scale: got {self.scale!r}, wanted none with mode: paper")
         if self.batch == "inf":
             self._check_defaults(_OF_MESSAGES, "batch: inf sends no states")
         if self.mode == "batch":
@@ -347,8 +352,8 @@ class BatchGradient(_WithLoss, _Linear):
     #: Rounds of progress that a loss during a gradient exchange costs; by default 0, in mode
     #: "paper" 1.
     roll_back: Literal[0, 1, 2] | None = None
-    #: Scaling of the columns; by default "none".
-    scale: Scale = "none"
+    #: Scaling of the columns; by default "auto", in ``mode="paper"`` "none".
+    scale: Scale = "auto"
     #: The coefficients that ``l2`` penalises: those of the scaled columns, or those of the columns
     #: as they are, "raw". Scaling then does not change the problem, only how fast it is solved.
     penalise: Literal["scaled", "raw"] = "scaled"
@@ -490,8 +495,8 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
     intercept_scaling: float = Field(default=1.0, gt=0)
     #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
-    #: Scaling of the columns; by default "none".
-    scale: Scale = "none"
+    #: Scaling of the columns; by default "auto", in ``mode="paper"`` "none".
+    scale: Scale = "auto"
     #: Column that is added to every margin, by its name in a table or its number from 0: its
     #: coefficient is 1. As in generalised linear models; with a log link the log of the exposure.
     offset: Offset = None
@@ -900,7 +905,7 @@ def settings_from_section(kind: type[A], section: Mapping[str, Any]) -> A:
     if "tolerance" in kind.model_fields:
         own.setdefault("tolerance", 0.0)
     if issubclass(kind, _Linear):
-        own.setdefault("intercept", False)
+        own = {"intercept": False, "scale": "none", **own}
     return read_settings(kind, own, "algorithm")
 
 

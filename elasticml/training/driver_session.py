@@ -47,8 +47,11 @@ from elasticml.training.checkpoint import (
     check_same_job,
 )
 from elasticml.training.fingerprint import blas_threads, cpu_class, versions
-from elasticml.training.shortfall import SCALED, shortfall
+from elasticml.training.shortfall import shortfall
 from elasticml.training.trainer_runner import TrainerRunner
+
+#: Sizes of columns beyond this ratio slow down solvers that do not scale them.
+SIZE_RATIO_MAX: Final = 1e4
 
 
 class DriverSession:
@@ -217,11 +220,16 @@ class DriverSession:
         return ev.FactsFixed(cause="blocks", survey=survey, surveys_again=again)
 
     def _warnings(self, facts: DatasetStats) -> list[str]:
-        depends_on_sizes = self.record.algorithm_name in SCALED
-        scale = self.record.algorithm_settings.get("scale", "none")
-        is_scaled = not depends_on_sizes or scale != "none"
-        rare = single_row_warnings(facts) if is_classification(self.record.algorithm) else []
-        return [*column_warnings(facts.moments, is_scaled=is_scaled), *rare]
+        warnings = column_warnings(facts.moments)
+        is_auto = self.record.algorithm_settings.get("scale") == "auto"
+        if is_auto and facts.encoder is None and facts.size_ratio > SIZE_RATIO_MAX:
+            warnings.append(
+                f"columns differ in size by a factor of {facts.size_ratio:.1g}, and sparse "
+                "rows are not scaled by default: set algorithm.scale: maxabs"
+            )
+        if is_classification(self.record.algorithm):
+            warnings += single_row_warnings(facts)
+        return warnings
 
     def make_trainer(self, absent: str) -> ev.Event | None:
         """Create the trainer without starting it; return an event only if it rejects the job."""

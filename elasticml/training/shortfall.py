@@ -18,7 +18,7 @@ from elasticml.story.history import HistoryRow
 #: The first words of every such sentence.
 NOT_CONVERGED: Final = "not converged"
 #: Algorithms whose convergence depends on the sizes of the columns, unless they scale them.
-SCALED: Final = (BatchGradient.name, CoCoA.name)
+_SCALED: Final = (BatchGradient.name, CoCoA.name)
 #: A job that was ended by its limit is told to take so many times as many rounds or seconds.
 _LONGER: Final = 10
 
@@ -82,7 +82,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 def _remedies(record: JobRecord, reason: str) -> str:
     stop, section, ways = record.stop, record.algorithm, []
-    if record.algorithm_name in SCALED and section.get("scale", "none") == "none":
+    if record.algorithm_name in _SCALED and section.get("scale", "none") == "none":
         ways.append("scale the columns (scale: auto)")
     is_smooth = section.get("loss", "hinge") not in ("hinge", "quantile")
     if record.algorithm_name == CoCoA.name and is_smooth:

@@ -211,6 +211,7 @@ def run(
             intercept=False,
             tolerance=0.0,
             **settings,
+            scale="none",
         ),
         experiment.train,
         test=experiment.test,

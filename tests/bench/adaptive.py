@@ -44,8 +44,8 @@ def data() -> Any:
 def jobs(latency_s: float | None) -> dict[str, em.Job]:
     """Return a job of each algorithm, to its target."""
     members, source = em.Members(max=MEMBERS), data()
-    cocoa = em.CoCoA(loss="logistic", l2=1e-4, intercept=False, tolerance=0.0)
-    batch = em.BatchGradient(loss="logistic", l2=1e-6, intercept=False, tolerance=0.0)
+    cocoa = em.CoCoA(loss="logistic", l2=1e-4, intercept=False, tolerance=0.0, scale="none")
+    batch = em.BatchGradient(loss="logistic", l2=1e-6, intercept=False, tolerance=0.0, scale="none")
     more: dict[str, Any] = {"members": members, "chunk_size": "64 KiB"}
     more["collective"] = em.Collective(latency_s=latency_s)
     return {

@@ -94,7 +94,9 @@ def main() -> int:
                     l2 = 1.0 / y.size if options.hard else 0.01
                     for deal, policies in deals:
                         job = em.Job(
-                            em.CoCoA(loss=loss, l2=l2, intercept=False, tolerance=0.0),
+                            em.CoCoA(
+                                loss=loss, l2=l2, intercept=False, tolerance=0.0, scale="none"
+                            ),
                             em.from_arrays(X, y),
                             policies=policies,
                             stop=em.Stop(gap=options.gap, seconds=options.seconds, rounds=100_000),

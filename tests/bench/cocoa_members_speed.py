@@ -36,7 +36,9 @@ def main() -> None:
     for members, threads in ((1, 1), (1, 2), (2, 1)):
         with em.LocalCluster(members, threads=threads) as cluster, Client(cluster) as client:
             job = em.Job(
-                em.CoCoA(loss="hinge", l2=options.l2, tolerance=1e-6, intercept=False),
+                em.CoCoA(
+                    loss="hinge", l2=options.l2, tolerance=1e-6, intercept=False, scale="none"
+                ),
                 data,
                 stop=em.Stop(rounds=60, seconds=120),
                 evaluate=False,

@@ -61,7 +61,14 @@ def main() -> None:
     with em.LocalCluster(options.members, slowdown=slow) as cluster, Client(cluster) as client:
         for way, policies in ways.items():
             job = em.Job(
-                em.CoCoA(loss="hinge", l2=1e-4, shrink=False, intercept=False, tolerance=0.0),
+                em.CoCoA(
+                    loss="hinge",
+                    l2=1e-4,
+                    shrink=False,
+                    intercept=False,
+                    tolerance=0.0,
+                    scale="none",
+                ),
                 data,
                 policies=policies,
                 stop=em.Stop(rounds=options.rounds),

@@ -351,7 +351,7 @@ def write_model(folder: Path) -> None:
 def read_a_model(folder: Path) -> None:
     with named_errors(folder / "model.npz"):
         load_model(folder / "model.npz")
-    load_warm_start(folder / "model.npz", CoCoA())
+    load_warm_start(folder / "model.npz", CoCoA(scale="none"))
 
 
 def write_job(folder: Path) -> None:

@@ -55,7 +55,7 @@ def job(k: int) -> em.Job:
     if k % 20 == 13:
         X = rng.normal(size=(20_000, 50))
     y = np.where(rng.normal(size=X.shape[0]) > 0, 1.0, -1.0)
-    algorithm = em.BatchGradient(l2=1e-2, optimizer="gd")
+    algorithm = em.BatchGradient(l2=1e-2, optimizer="gd", scale="none")
     return em.Job(algorithm, em.from_arrays(X, y), stop=em.Stop(rounds=3), evaluate=False)
 
 

@@ -45,7 +45,7 @@ MIB = 2**20
 COLUMNS = 64
 PARTITION_MIB = 16
 WORKERS = 3
-ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)
+ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0, scale="none")
 GAP = 5e-8
 
 

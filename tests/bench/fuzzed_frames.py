@@ -101,13 +101,13 @@ def job(is_asynchronous: bool, rounds: int = ROUNDS, passes: float = PASSES) -> 
     if is_asynchronous:
         linear = {"loss": "logistic", "l2": 1e-3}
         return em.Job(
-            em.AsyncSGD("linear", passes=passes, report_every=0.2, **linear),
+            em.AsyncSGD("linear", passes=passes, report_every=0.2, **linear, scale="none"),
             source_of({"name": "async_sgd", **linear}, {"rows": 4000, "columns": 40, "seed": 5}),
             chunk_size=16384,
             **settings,
         )
     return em.Job(
-        em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd"),
+        em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd", scale="none"),
         synthetic_splice(rows=4000, length=40, seed=5),
         stop=em.Stop(rounds=rounds),
         collective=em.Collective(topology="tree", fan_out=2),

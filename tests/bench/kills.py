@@ -514,6 +514,7 @@ class RandomCocoaStudy(RealStudy):
                 gap_every=rng.choice([1, "auto"]),
                 intercept=False,
                 tolerance=0.0,
+                scale="none",
             ),
             em.from_arrays(reference.X, reference.y),
             name=f"kills-{seed}",
@@ -630,6 +631,7 @@ class PlannedCocoaStudy(RealStudy):
                 mode=mode,
                 intercept=False,
                 tolerance=0.0,
+                scale="none",
             ),
             self.data(name),
             absent=absent,
@@ -785,7 +787,9 @@ L1, L2 = 2e-3, 1e-3
 def dual(loss: Any) -> Model:
     """Dual coordinate ascent."""
     return Model(
-        make=lambda gap: em.CoCoA(loss=loss, l2=L2, tolerance=gap, gap_every=1, intercept=False),
+        make=lambda gap: em.CoCoA(
+            loss=loss, l2=L2, tolerance=gap, gap_every=1, intercept=False, scale="none"
+        ),
         by_columns=False,
     )
 
@@ -799,6 +803,7 @@ def newton(loss: Any) -> Model:
             optimizer="tron",
             tolerance=min(1.0, np.sqrt(2.0 * L2 * gap)),
             intercept=False,
+            scale="none",
         ),
         by_columns=False,
     )

@@ -39,7 +39,7 @@ def one_run(seed: int, stock: StockWorkers) -> tuple[float, str, int]:
     rng, over, ended = random.Random(seed), threading.Event(), Counter[str]()
     rows = rng.choice([60_000, 400_000])
     job = em.Job(
-        em.BatchGradient(l2=1e-2, optimizer="gd", tolerance=0.0),
+        em.BatchGradient(l2=1e-2, optimizer="gd", tolerance=0.0, scale="none"),
         synthetic_splice(rows=rows, length=60, seed=seed),
         absent=rng.choice(RULES),
         stop=em.Stop(seconds=STOP_S),

@@ -270,7 +270,9 @@ def scale_in(mib: int, folder: Path) -> dict[str, Any]:
     path = folder / "dense.npz"
     write_dense(path, mib)
     job = em.Job(
-        em.BatchGradient(loss="logistic", l2=1e-4, optimizer="gd", intercept=False, tolerance=0.0),
+        em.BatchGradient(
+            loss="logistic", l2=1e-4, optimizer="gd", intercept=False, tolerance=0.0, scale="none"
+        ),
         read_npz(str(path)),
         name="scale-in",
         absent="reload",

@@ -252,7 +252,12 @@ def main() -> None:
         write_dense(path, options.mib * options.members)
         job = em.Job(
             em.BatchGradient(
-                loss="logistic", l2=1e-4, optimizer="gd", intercept=False, tolerance=0.0
+                loss="logistic",
+                l2=1e-4,
+                optimizer="gd",
+                intercept=False,
+                tolerance=0.0,
+                scale="none",
             ),
             read_npz(str(path)),
             name="retirements",

@@ -52,7 +52,7 @@ def job_of(kind: str, n_members: int, columns: int, rounds: int) -> em.Job:
     X.sum_duplicates()
     y = np.where(rng.random(n) < 0.5, -1.0, 1.0)
     if kind == "cocoa":
-        algorithm: Any = em.CoCoA(loss="hinge", l2=1e-6, intercept=False, tolerance=0)
+        algorithm: Any = em.CoCoA(loss="hinge", l2=1e-6, intercept=False, tolerance=0, scale="none")
     else:
         algorithm = em.BatchGradient(
             loss="logistic",
@@ -62,6 +62,7 @@ def job_of(kind: str, n_members: int, columns: int, rounds: int) -> em.Job:
             step_size=1e-6,
             tolerance=0,
             intercept=False,
+            scale="none",
         )
     stop = em.Stop(rounds=rounds)
     return em.Job(algorithm, em.from_arrays(X, y), stop=stop, evaluate=False, chunk_size=64)

@@ -169,7 +169,7 @@ def real(
         chosen = settings(problem, optimizer)
         del chosen["name"]
         result = em.Job(
-            em.BatchGradient(**{"intercept": False, "tolerance": 0.0, **chosen}),
+            em.BatchGradient(**{"intercept": False, "tolerance": 0.0, **chosen}, scale="none"),
             em.from_arrays(problem.X, problem.y),
             absent=absent,
             stop=em.Stop(rounds=since + 600),

@@ -192,7 +192,11 @@ def real(data: Data) -> None:
             with em.LocalCluster(MEMBERS) as cluster, Client(cluster) as client:
                 result = em.Job(
                     em.BatchGradient(
-                        optimizer=optimizer, l2=data.penalty / data.n, intercept=True, tolerance=0.0
+                        optimizer=optimizer,
+                        l2=data.penalty / data.n,
+                        intercept=True,
+                        tolerance=0.0,
+                        scale="none",
                     ),
                     source,
                     absent="auto",

@@ -40,7 +40,7 @@ def main(rows: int = 40_000, columns: int = 200) -> None:
 
     def run(client: Client, source: Any, validate: Any) -> Any:
         job = em.Job(
-            em.BatchGradient(l2=1e-9, intercept=False, tolerance=0.0),
+            em.BatchGradient(l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
             source,
             stop=em.Stop(rounds=ROUNDS),
             validate=validate,

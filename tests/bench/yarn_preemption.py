@@ -140,10 +140,16 @@ def main() -> None:
     folder = harness.DATA
     data = em.read_svmlight(str((folder / "ijcnn1" / "ijcnn1.trn.svm.gz").resolve()))
     algorithm: Any = (
-        em.CoCoA(loss="hinge", l2=1e-2, tolerance=0.0, intercept=False)
+        em.CoCoA(loss="hinge", l2=1e-2, tolerance=0.0, intercept=False, scale="none")
         if options.algorithm == "cocoa"
         else em.BatchGradient(
-            l2=1e-4, optimizer="gd", step="constant", step_size=1e-6, intercept=False, tolerance=0.0
+            l2=1e-4,
+            optimizer="gd",
+            step="constant",
+            step_size=1e-6,
+            intercept=False,
+            tolerance=0.0,
+            scale="none",
         )
     )
     import skein

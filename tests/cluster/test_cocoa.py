@@ -38,7 +38,7 @@ def client(cluster: em.LocalCluster) -> Generator[Client]:
 def job(name: str, groups: int | str = "auto", **changes: Any) -> em.Job:
     settings = {"stop": em.Stop(gap=GAP, rounds=400), "chunk_size": 2048, "holders": 2, **changes}
     algorithm = em.CoCoA(
-        loss="squared_hinge", l2=1e-2, groups=groups, intercept=False, tolerance=0.0
+        loss="squared_hinge", l2=1e-2, groups=groups, intercept=False, tolerance=0.0, scale="none"
     )
     return em.Job(algorithm, DATA, name=name, **settings)
 
@@ -47,7 +47,7 @@ def endless(name: str, **changes: Any) -> em.Job:
     """Make a job whose gap stays above zero during the test: noise, hardly any penalty."""
     settings = {"stop": em.Stop(rounds=100_000), "chunk_size": 2048, "holders": 2, **changes}
     return em.Job(
-        em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+        em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
         NOISE,
         name=name,
         **settings,
@@ -96,7 +96,9 @@ def test_members_of_two_groups_reach_the_certified_optimum_after_a_kill(
 
 
 def test_a_job_without_a_stop_rule_ends_when_it_is_done(client: Client) -> None:
-    result = em.Job(em.CoCoA(loss="squared_hinge", l2=1e-2), DATA, name="done").run(client)
+    result = em.Job(em.CoCoA(loss="squared_hinge", l2=1e-2, scale="none"), DATA, name="done").run(
+        client
+    )
     assert result.summary["converged"]
     assert result.summary["gap"] <= 1e-4 * result.summary["objective"]
     assert "0.0001 of the objective" in of(result.story, "JobEnded")[-1]["reason"]

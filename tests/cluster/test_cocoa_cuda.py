@@ -19,7 +19,9 @@ def test_workers_with_a_gpu_solve_on_it_and_report_it(
     X = rng.normal(size=(24, 3))
     data = em.from_arrays(X, X @ rng.normal(size=3))
     job = em.Job(
-        em.CoCoA(loss="squared", l2=1.0, device="cuda", intercept=False, tolerance=0.0),
+        em.CoCoA(
+            loss="squared", l2=1.0, device="cuda", intercept=False, tolerance=0.0, scale="none"
+        ),
         data,
         name="cuda",
         chunk_size=512,

@@ -33,7 +33,7 @@ N, D = 1200, 6
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(N, D))
 Y = np.where(X @ _rng.normal(size=D) + _rng.normal(size=N) > 0.0, 1.0, 0.0)
-ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)
+ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0, scale="none")
 STOP = em.Stop(gap=1e-8, rounds=2000)
 
 
@@ -143,7 +143,7 @@ def test_a_killed_worker_and_released_data(client: Client, optimum: float):
 @pytest.mark.slow
 def test_held_out_rows_of_partitions_are_scored_also_after_a_kill(client: Client):
     rows = da.from_array(X, chunks=(100, D)) + 0.0
-    algorithm = em.BatchGradient(l2=1e-8, optimizer="gd")
+    algorithm = em.BatchGradient(l2=1e-8, optimizer="gd", scale="none")
 
     def scores(validate: Any, kill_after: int | None = None) -> tuple[Any, list[Any]]:
         data = em.from_dask(rows, Y)

@@ -71,10 +71,10 @@ def test_three_kills_do_not_change_the_optimum(client: Client, name: str, algori
     settings, y, reference = CASES[name]
     made: Any
     if algorithm == "cocoa":
-        made = em.CoCoA(**settings, l2=L2, tolerance=1e-12, intercept=False)
+        made = em.CoCoA(**settings, l2=L2, tolerance=1e-12, intercept=False, scale="none")
     else:
         made = em.BatchGradient(
-            **settings, l2=L2, optimizer=algorithm, tolerance=1e-10, intercept=False
+            **settings, l2=L2, optimizer=algorithm, tolerance=1e-10, intercept=False, scale="none"
         )
     result = result_of_kills(client, made, em.from_arrays(X, y), f"{name}-{algorithm}")
     w, objective = reference()
@@ -100,9 +100,9 @@ def test_three_kills_do_not_change_the_optimum_of_several_classes(
     made: Any
     settings = {"loss": loss, "l2": L2, "class_weight": classes.WEIGHTS, "intercept": False}
     if algorithm == "cocoa":
-        made = em.CoCoA(**settings, tolerance=1e-3 if loss == "hinge" else 4e-12)
+        made = em.CoCoA(**settings, tolerance=1e-3 if loss == "hinge" else 4e-12, scale="none")
     else:
-        made = em.BatchGradient(**settings, optimizer=algorithm, tolerance=1e-10)
+        made = em.BatchGradient(**settings, optimizer=algorithm, tolerance=1e-10, scale="none")
     data = em.from_arrays(classes.X, classes.Y, classes.S)
     result = result_of_kills(client, made, data, f"{loss}-{algorithm}-classes")
     if algorithm == "cocoa":
@@ -123,7 +123,7 @@ def test_three_kills_do_not_change_the_optimum_of_several_classes(
 
 
 def test_three_kills_do_not_change_the_optimum_with_an_offset(client: Client) -> None:
-    made = em.CoCoA(loss="logistic", l2=L2, offset=1, tolerance=1e-12)
+    made = em.CoCoA(loss="logistic", l2=L2, offset=1, tolerance=1e-12, scale="none")
     signs = np.where(CASES["poisson"][1] > 1.0, 1.0, -1.0)
     result = result_of_kills(client, made, em.from_arrays(X, signs), "logistic-offset")
     here = em.LogisticRegression(C=1.0 / (L2 * len(X)), fit_intercept=False, tol=1e-13)
@@ -147,7 +147,7 @@ def test_a_member_that_reads_a_label_out_of_the_domain_ends_the_job_with_the_rea
 ) -> None:
     y = np.linspace(-1.0, 3.0, 1500)  # too many distinct labels for the statistics
     job = em.Job(
-        em.BatchGradient(loss="poisson", intercept=False, tolerance=0.0),
+        em.BatchGradient(loss="poisson", intercept=False, tolerance=0.0, scale="none"),
         em.from_arrays(y[:, None], y),
         name="negative",
     )
@@ -160,7 +160,9 @@ def test_the_others_take_over_a_killed_members_examples_in_the_next_round(client
     cluster, data = client.cluster, em.from_arrays(X, CASES["poisson"][1])
     settings, _, _ = CASES["poisson"]
     job = em.Job(
-        em.BatchGradient(**settings, l2=L2, optimizer="gd", tolerance=0.0, intercept=False),
+        em.BatchGradient(
+            **settings, l2=L2, optimizer="gd", tolerance=0.0, intercept=False, scale="none"
+        ),
         data,
         name="taken over",
         stop=em.Stop(rounds=10**6),

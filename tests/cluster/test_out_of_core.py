@@ -56,7 +56,7 @@ def test_spill_files_have_no_name_while_they_are_used() -> None:
     with em.LocalCluster(1, memory_limit=SMALL) as cluster, Client(cluster) as client:
         # Far from its end when it is cancelled.
         job = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-8, intercept=False, tolerance=0.0),
+            em.CoCoA(loss="hinge", l2=1e-8, intercept=False, tolerance=0.0, scale="none"),
             data,
             evaluate=False,
             stop=em.Stop(rounds=100_000),
@@ -81,7 +81,7 @@ def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> No
     results = []
     for memory in ("auto", SMALL):
         ran = run(
-            em.BatchGradient(l2=1e-3, intercept=False, tolerance=0.0),
+            em.BatchGradient(l2=1e-3, intercept=False, tolerance=0.0, scale="none"),
             data,
             memory,
             1,
@@ -96,7 +96,7 @@ def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> No
 def test_a_member_that_takes_over_too_much_streams_it() -> None:
     data = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     ran = run(
-        em.CoCoA(loss="hinge", l2=1e-2, intercept=False, tolerance=0.0),
+        em.CoCoA(loss="hinge", l2=1e-2, intercept=False, tolerance=0.0, scale="none"),
         data,
         LESS_THAN_ALL,
         2,

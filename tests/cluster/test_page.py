@@ -47,7 +47,7 @@ def start(client: Client, name: str) -> em.Handle:
     X = rng.normal(size=(2000, 20))
     data = em.from_arrays(X, (X[:, 0] + rng.normal(size=2000) > 0).astype(float))
     algorithm = em.BatchGradient(
-        l2=1e-3, optimizer="gd", step="constant", intercept=False, tolerance=0.0
+        l2=1e-3, optimizer="gd", step="constant", intercept=False, tolerance=0.0, scale="none"
     )
     return em.Job(algorithm, data, name=name, stop=em.Stop(rounds=1_000_000)).start(client)
 

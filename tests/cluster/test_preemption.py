@@ -42,7 +42,7 @@ def test_a_pre_empted_container_is_emptied_and_its_end_is_reported(
 ) -> None:
     with Client(cluster, set_as_default=False) as client:
         job = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
             DATA,
             holders=2,
             stop=em.Stop(rounds=100_000),

@@ -130,4 +130,6 @@ def test_data_by_rows_are_refused_before_anything_starts(client: Client) -> None
         em.Job(em.PrimalCoCoA(l1=L1, tolerance=0.0), em.from_arrays(X, Y)).start(client)
     columns = em.from_arrays(X, Y, by="columns")
     with pytest.raises(em.ConfigError, match="cocoa works on rows"):
-        em.Job(em.CoCoA(loss="squared", intercept=False, tolerance=0.0), columns).start(client)
+        em.Job(
+            em.CoCoA(loss="squared", intercept=False, tolerance=0.0, scale="none"), columns
+        ).start(client)

@@ -85,7 +85,9 @@ def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
         with cluster.client() as client:
             cluster.await_workers(client, len(WORKERS))
             data = em.read_svmlight(str(rows))
-            algorithm = em.CoCoA(loss="hinge", l2=1e-4, intercept=False, tolerance=0.0)
+            algorithm = em.CoCoA(
+                loss="hinge", l2=1e-4, intercept=False, tolerance=0.0, scale="none"
+            )
             job = em.Job(
                 algorithm,
                 data,

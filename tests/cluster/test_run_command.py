@@ -159,7 +159,7 @@ def test_a_scheduler_killed_outright_is_one_line_that_names_what_exists(
 def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
     data = synthetic_splice(600, seed=0, length=30)
     job = em.Job(
-        em.BatchGradient(intercept=False, tolerance=0.0),
+        em.BatchGradient(intercept=False, tolerance=0.0, scale="none"),
         data,
         test=data,
         stop=em.Stop(rounds=8),
@@ -180,7 +180,7 @@ def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
 
 def test_a_cancelled_job_keeps_what_it_had_reached(client: Client) -> None:
     data = synthetic_splice(600, seed=0, length=30)
-    slow = em.BatchGradient(optimizer="gd", intercept=False, tolerance=0.0)
+    slow = em.BatchGradient(optimizer="gd", intercept=False, tolerance=0.0, scale="none")
     handle = em.Job(slow, data, stop=em.Stop(rounds=1_000_000)).start(client)
     for record in handle:
         if record["event"] == "RoundEnded" and record["round"] == 3:
@@ -220,7 +220,7 @@ def test_arrays_in_memory_train_to_the_optimum_of_scikit_learn(client: Client) -
     X = rng.normal(size=(300, 4))
     y = np.where(X @ [1.0, -2.0, 0.5, 0.0] + rng.normal(size=300) > 0, 1, 0)
     job = em.Job(
-        em.BatchGradient(l2=1e-2, tolerance=1e-8, intercept=False),
+        em.BatchGradient(l2=1e-2, tolerance=1e-8, intercept=False, scale="none"),
         em.from_arrays(X, y),
         stop=em.Stop(rounds=500),
         chunk_size="16 KiB",
@@ -256,7 +256,7 @@ def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(clie
     for k in range(12):
         X = rng.normal(size=(50, 20_000 if k % 10 == 0 else 4))
         job = em.Job(
-            em.BatchGradient(l2=1e-2),
+            em.BatchGradient(l2=1e-2, scale="none"),
             em.from_arrays(X, np.sign(X[:, 0])),
             stop=em.Stop(rounds=2),
             evaluate=False,
@@ -281,7 +281,7 @@ def test_faults_on_a_cluster_of_others_are_refused() -> None:
     from distributed import LocalCluster
 
     job = em.Job(
-        em.BatchGradient(intercept=False, tolerance=0.0),
+        em.BatchGradient(intercept=False, tolerance=0.0, scale="none"),
         synthetic_splice(100, length=30),
         faults=[{"round": 1, "lose": 1}],
     )

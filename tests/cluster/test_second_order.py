@@ -46,7 +46,7 @@ def test_killed_workers_do_not_change_the_optimum(
         {"round": 12, "return": 2},
     ]
     job = em.Job(
-        em.BatchGradient(l2=L2, optimizer=optimizer, tolerance=1e-8, intercept=False),
+        em.BatchGradient(l2=L2, optimizer=optimizer, tolerance=1e-8, intercept=False, scale="none"),
         em.from_arrays(X, Y),
         name=f"{optimizer}-{absent}",
         absent=absent,
@@ -77,7 +77,7 @@ def test_four_of_five_workers_killed_for_good_leave_the_best_model_that_is_known
     """
     order = np.argsort(np.abs(X[:, -1]))
     handle = em.Job(
-        em.BatchGradient(l2=L2, optimizer="gd", intercept=False, tolerance=0.0),
+        em.BatchGradient(l2=L2, optimizer="gd", intercept=False, tolerance=0.0, scale="none"),
         em.from_arrays(X[order], Y[order]),
         absent="taylor",
         stop=em.Stop(rounds=80),

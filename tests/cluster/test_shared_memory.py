@@ -104,7 +104,9 @@ def test_shared_memory_changes_no_bit_of_a_model(cluster: em.LocalCluster) -> No
     with Client(cluster, set_as_default=False) as client:
         for transport in ("stream", "shm", "auto"):
             result = em.Job(
-                em.BatchGradient(loss="logistic", l2=1e-3, intercept=False, tolerance=0.0),
+                em.BatchGradient(
+                    loss="logistic", l2=1e-3, intercept=False, tolerance=0.0, scale="none"
+                ),
                 em.from_arrays(X, y),
                 name=transport,
                 stop=em.Stop(rounds=8),

@@ -135,7 +135,7 @@ def test_slurm_takes_a_node_from_a_job_and_gives_it_back(slurm, tmp_path) -> Non
         )
         cluster.await_workers(client, 5)
         handle = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
             data,
             stop=em.Stop(rounds=10_000_000, seconds=200),
         ).start(client)

@@ -40,7 +40,11 @@ def local(n_workers: int) -> LocalCluster:
 
 def endless(**changes: Any) -> em.Job:
     settings = {"stop": em.Stop(rounds=10_000_000), "chunk_size": 2048, **changes}
-    return em.Job(em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0), DATA, **settings)
+    return em.Job(
+        em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
+        DATA,
+        **settings,
+    )
 
 
 class Course:

@@ -22,7 +22,7 @@ DATA = em.from_arrays(_rng.normal(size=(600, 12)), np.sign(_rng.normal(size=600)
 
 def job(start: int, seconds: float) -> em.Job:
     # Noise, nearly without a penalty: the gap does not become zero before the time is over.
-    solver = em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0)
+    solver = em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none")
     return em.Job(solver, DATA, members=em.Members(start=start), stop=em.Stop(seconds=seconds))
 
 

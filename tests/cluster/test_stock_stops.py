@@ -127,7 +127,7 @@ class Course:
 
     def __init__(self, client: Client, steps: list[tuple[Callable[[], Any], str]]) -> None:
         job = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0),
+            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
             DATA,
             stop=em.Stop(rounds=10_000_000),
         )

@@ -42,7 +42,7 @@ def job(name: str, rounds: int, data: Any = DATA, **changes: object) -> em.Job:
         **changes,
     }
     return em.Job(
-        em.BatchGradient(l2=1e-3, optimizer="gd", intercept=False, tolerance=0.0),
+        em.BatchGradient(l2=1e-3, optimizer="gd", intercept=False, tolerance=0.0, scale="none"),
         data,
         name=name,
         **settings,

@@ -33,7 +33,7 @@ def test_a_job_runs_with_tls_and_writes_no_secret(
     y = np.sign(X @ np.arange(1.0, 6.0))
     security = Security.temporary()
     job = em.Job(
-        em.BatchGradient(loss="logistic", l2=1e-2, tolerance=0),
+        em.BatchGradient(loss="logistic", l2=1e-2, tolerance=0, scale="none"),
         em.from_arrays(X, y),
         stop=em.Stop(rounds=5),
         collective=em.Collective(transport="stream"),

@@ -25,7 +25,7 @@ def followed(client: Client, callbacks, **settings) -> em.Result:
     X = rng.normal(size=(200, 4))
     data = em.from_arrays(X, (X[:, 0] + 0.3 * rng.normal(size=200) > 0).astype(float))
     job = em.Job(
-        em.BatchGradient(l2=1e-2, intercept=False, tolerance=0.0),
+        em.BatchGradient(l2=1e-2, intercept=False, tolerance=0.0, scale="none"),
         data,
         name="toy",
         stop=em.Stop(rounds=ROUNDS),

@@ -29,7 +29,7 @@ def scores(result: Any) -> list[float | None]:
 def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
     def run(client: Client, name: str, **changes: Any) -> Any:
         job = em.Job(
-            em.BatchGradient(l2=1e-8, intercept=False, tolerance=0.0),
+            em.BatchGradient(l2=1e-8, intercept=False, tolerance=0.0, scale="none"),
             DATA,
             name=name,
             stop=em.Stop(rounds=30),
@@ -74,7 +74,10 @@ def test_a_killed_member_costs_scores_but_never_bends_one(tmp_path):
 
 
 def cancel_after(client: Client, rounds: int) -> Any:
-    algorithm, rule = em.BatchGradient(l2=1e-8, tolerance=0.0), em.Validate(share=0.25, patience=0)
+    algorithm, rule = (
+        em.BatchGradient(l2=1e-8, tolerance=0.0, scale="none"),
+        em.Validate(share=0.25, patience=0),
+    )
     stop = em.Stop(rounds=100_000)
     handle = em.Job(algorithm, DATA, validate=rule, chunk_size=16384, stop=stop).start(client)
     for record in handle:
@@ -84,7 +87,7 @@ def cancel_after(client: Client, rounds: int) -> Any:
 
 
 def test_members_without_barriers_and_members_of_columns_are_validated(tmp_path):
-    algorithm = em.AsyncSGD("linear", batch=16, rate=0.1, report_every=0.05)
+    algorithm = em.AsyncSGD("linear", batch=16, rate=0.1, report_every=0.05, scale="none")
     rule = em.Validate(share=0.25, patience=2, min_delta=0.05)
     with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         job = em.Job(algorithm, DATA, validate=rule, chunk_size=16384, stop=em.Stop(seconds=60))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import elasticml as em
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.sim.async_mode import VirtualLoop
 from elasticml.sim.preemption_trace import options_from_section
@@ -232,3 +233,36 @@ def test_a_state_takes_one_slot_for_any_number_of_recipients(monkeypatch):
     last = result.rows[-1]
     assert last["sent"] == pytest.approx(2 * last["posted"], rel=0.05)
     assert set(taken) == {0, 1}
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_linear_model_of_scaled_columns_comes_back_in_the_users_units(intercept: bool):
+    rng = np.random.default_rng(4)
+    z = rng.normal(size=(2000, 3))
+    X = np.column_stack([z * [1e-3, 1.0, 50.0] + [0.0, 3.0, 1.7e9], z[:, 0] > 0.0])
+    y = z @ [1.0, -2.0, 0.5] + X[:, 3] + 4.0 * intercept
+    away = X - X.mean(axis=0) if intercept else X
+    factor = np.where([1, 1, 1, 0], 1.0 / np.sqrt((away**2).mean(axis=0)), 1.0)
+    rows = np.column_stack([np.where([1, 1, 1, 0], away, X) * factor, np.ones(2000)])
+    rows = rows if intercept else rows[:, :4]
+    penalty = 0.01 * 2000 * np.diag([1.0] * 4 + [0.0] * intercept)
+    best = np.linalg.solve(rows.T @ rows + penalty, rows.T @ y)
+    least = 0.5 * np.mean((rows @ best - y) ** 2) + 0.005 * best[:4] @ best[:4]
+    result, _ = play(
+        em.from_arrays(X, y),
+        seconds=6.0,
+        world={"trace": [{"at": 1.0, "lose": 2, "away": 0.3}]},
+        name="async_sgd",
+        problem="linear",
+        loss="squared",
+        l2=0.01,
+        scale="auto",
+        intercept=intercept,
+    )
+    assert least <= result.summary["objective"] <= 1.01 * least
+    coef, offset = result.arrays["coef"][0], result.arrays["intercept"][0]
+    own = np.append(coef / factor, offset + intercept * (X.mean(axis=0) * [1, 1, 1, 0]) @ coef)
+    own = own if intercept else own[:4]
+    objective = 0.5 * np.mean((X @ coef + offset - y) ** 2) + 0.005 * own[:4] @ own[:4]
+    assert objective == pytest.approx(result.summary["objective"], rel=1e-6)
+    assert intercept or offset == 0.0

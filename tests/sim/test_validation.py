@@ -66,11 +66,13 @@ def test_every_model_is_scored_in_the_first_exchange_of_the_next_round():
     assert operations - known == {"validate"}  # the final model alone
 
 
-def test_held_out_rows_are_not_trained_on():
+@pytest.mark.parametrize("scale", ["none", "auto"])
+def test_held_out_rows_are_not_trained_on(scale: str):
+    algorithm = {**ALGORITHM, "intercept": True, "scale": scale}
     x, y = held_rows(SHARE)
     is_held = (X[:, None, 0] == x[None, :, 0]).any(axis=1)
-    alone = simulate(record(algorithm=ALGORITHM), from_arrays(X[~is_held], Y[~is_held]))
-    result = play()
+    alone = simulate(record(algorithm=algorithm), from_arrays(X[~is_held], Y[~is_held]))
+    result = simulate(record(algorithm=algorithm, validate=RULES), SHARE)
     assert result.summary["examples"] == N - y.size
     np.testing.assert_allclose(
         column(result, "objective")[:8], column(alone, "objective")[:8], rtol=1e-9

@@ -165,7 +165,7 @@ def test_members_of_a_cluster_read_it_and_train(folder, tmp_path):
     with em.LocalCluster(2) as cluster, Client(cluster) as client:
         objectives = [
             em.Job(
-                em.BatchGradient(intercept=False, tolerance=0.0),
+                em.BatchGradient(intercept=False, tolerance=0.0, scale="none"),
                 em.read_svmlight(path),
                 stop=em.Stop(rounds=3),
             )

@@ -60,7 +60,13 @@ def test_a_certificate_holds_through_preemption(
 ) -> None:
     # Shorter steps than necessary: the containers are taken long before the target gap.
     cocoa = em.CoCoA(
-        loss="hinge", l2=1e-2, aggregation="fixed", sigma=60.0, intercept=False, tolerance=0.0
+        loss="hinge",
+        l2=1e-2,
+        aggregation="fixed",
+        sigma=60.0,
+        intercept=False,
+        tolerance=0.0,
+        scale="none",
     )
     job = Running(client, "certified", algorithm=cocoa)
     job.until_whole(MEMBERS)
@@ -119,7 +125,7 @@ def test_no_secret_is_in_a_run_or_in_a_log(
 
     X = np.random.default_rng(0).normal(size=(600, 5))
     job = em.Job(
-        em.BatchGradient(loss="logistic", l2=1e-2, tolerance=0.0, optimizer="gd"),
+        em.BatchGradient(loss="logistic", l2=1e-2, tolerance=0.0, optimizer="gd", scale="none"),
         em.from_arrays(X, np.sign(X[:, 0])),
         stop=em.Stop(rounds=10**6),
         checkpoint=em.Checkpoint(path=str(tmp_path / "checkpoint"), every=0.1),
@@ -164,7 +170,7 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
 @pytest.mark.slow
 def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
-    cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0)
+    cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0, scale="none")
     job = Running(
         client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,17 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd import seeding
 from elasticml.algorithms.async_sgd.async_plan import AsyncPlan, Start
 from elasticml.algorithms.async_sgd.base import Arrays
+from elasticml.algorithms.async_sgd.linear import Linear, summable
 from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.loop_config import make_loop
+from elasticml.algorithms.async_sgd.paper import PaperLinear
 from elasticml.algorithms.async_sgd.seeding_ops import answer
-from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.base import Arrays as Named
+from elasticml.algorithms.base import Exchange, Outcome, Parallel, Work
+from elasticml.algorithms.column_statistics import COLUMN_RANGES, fix_columns, moments, ranges
 from elasticml.algorithms.initial_model import initial_model
-from elasticml.algorithms.targets import two_class_targets, weight_of_all
+from elasticml.algorithms.targets import offset_column, two_class_targets, weight_of_all
+from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
 from elasticml.specification.algorithms import AsyncSGD, settings_from_section
 
@@ -32,14 +38,14 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     read = settings_from_section(AsyncSGD, settings)
     initial = initial_model(settings)
     loop = make_loop(read, facts)
+    problem = loop.problem
 
     def result(state: Arrays) -> Mapping[str, Any]:
         if read.problem == "kmeans":
             return {name: state[name] for name in ("centres", "counts") if name in state}
-        coef = state.get("average", state["coef"])
-        intercept = float(coef[-1]) if read.intercept else 0.0
-        # (d,) -> (1, d), as in all linear models.
-        return {"coef": coef[None, : facts.n_columns].copy(), "intercept": np.array([intercept])}
+        assert isinstance(problem, Linear | PaperLinear)
+        own = problem.linear if isinstance(problem, PaperLinear) else problem
+        return own.columns_of(state).arrays(state.get("average", state["coef"]).copy())
 
     def polish(mean: Arrays) -> Start:
         return lloyd(mean["centres"], read.final_passes)
@@ -47,7 +53,7 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     return AsyncPlan(
         loop=loop,
         start=lambda: _start(read, initial, facts),
-        answer=answer,
+        answer=_statistics(facts) if read.problem == "linear" else answer,
         result=result,
         weight=_weight(read, facts),
         polish=polish if read.final_passes else None,
@@ -64,14 +70,10 @@ def _weight(settings: AsyncSGD, facts: DatasetStats) -> float:
 def _start(
     settings: AsyncSGD, initial: Mapping[str, NDArray[np.float64]], facts: DatasetStats
 ) -> Start:
-    if initial and settings.problem == "linear":
-        intercept = initial.get("intercept", np.zeros(1))
-        parts = [initial["coef"], intercept] if settings.intercept else [initial["coef"]]
-        return _given({"coef": np.concatenate(parts)})
+    if settings.problem == "linear":
+        return _linear_start(settings, initial, facts)
     if initial:
         return _given(initial)
-    if settings.problem == "linear":
-        return _given({"coef": np.zeros(facts.n_columns + settings.intercept)})
     assert settings.k is not None
     return seeding.start(
         settings.start,
@@ -82,6 +84,35 @@ def _start(
         seed=settings.random_seed,
         rows_each=settings.start_rows,
     )
+
+
+def _linear_start(
+    settings: AsyncSGD, initial: Mapping[str, NDArray[np.float64]], facts: DatasetStats
+) -> Start:
+    """Scale the columns, and start from a model in the units of the data, by default zero."""
+    columns = yield from fix_columns(
+        settings.scale, settings.intercept, facts, fixed=offset_column(settings, facts)
+    )
+    factor = np.ones(facts.n_columns) if columns.factor is None else columns.factor
+    scaling = np.array([summable(factor), summable(columns.centre)])
+    if columns.factor is not None:
+        shift = None if columns.shift is None else scaling[1]
+        columns = replace(columns, factor=scaling[0], shift=shift)
+    intercept = initial.get("intercept", np.zeros(1))
+    coef = columns.trained(initial["coef"], intercept) if initial else columns.start()
+    return {"coef": coef, "scaling": scaling}
+
+
+def _statistics(facts: DatasetStats) -> Callable[[Work, Sequence[Chunk], Parallel], Named]:
+    """Return a function that computes a member's share of the columns' statistics."""
+
+    def compute(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
+        if work.operation == COLUMN_RANGES:
+            return ranges(chunks, facts, parallel)
+        centre = np.asarray(work.model["centre"], np.float64)
+        return moments(chunks, facts, parallel, centre, lambda chunk: np.ones(chunk.n_rows))
+
+    return compute
 
 
 def _given(

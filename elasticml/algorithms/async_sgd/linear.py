@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, summed
+from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import kernel, regrouping_kernel
@@ -112,13 +113,15 @@ def _check(chunk: Chunk, w: F64) -> None:
 _DECAY_STEPS: Final = 200.0
 #: Exponent of the polynomial-decay average: step t has weight of order t^3.
 _RECENCY: Final = 3.0
+#: Bits of the numbers by which columns are scaled: their sums over members are exact.
+_SCALING_BITS: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """``mean_i s_i loss(y_i, x_i.w) + l2/2 |w|^2``; an intercept is the last coordinate.
 
-    The intercept is not penalised.
+    The intercept is not penalised. With scaled columns ``w`` is the model of the scaled rows.
 
     Source of the average: Shamir and Zhang, "Stochastic gradient descent for non-smooth
     optimization" (ICML 2013), polynomial decay.
@@ -133,6 +136,8 @@ class Linear:
     fixed: int | None = None
     #: Step length; None: from the mini-batch's curvature, decreasing as ``1/sqrt(1 + t/200)``.
     rate: float | None = None
+    #: Columns are scaled: every state has the same ``scaling`` (2, d), their factors and shifts.
+    is_scaled: bool = False
 
     @property
     def n_model(self) -> int:
@@ -141,7 +146,19 @@ class Linear:
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """See :class:`elasticml.algorithms.async_sgd.base.Problem`, here and below."""
-        return {"coef": (self.n_model,), "steps": (1,)}
+        scaling = {"scaling": (2, self.columns)} if self.is_scaled else {}
+        return {"coef": (self.n_model,), "steps": (1,), **scaling}
+
+    def columns_of(self, state: Mapping[str, F64]) -> Columns:
+        """Return the map from a state's model to the one of the rows as they are."""
+        factor, shift = state["scaling"] if self.is_scaled else (None, None)
+        return Columns(
+            n_columns=self.columns,
+            intercept=self.intercept,
+            factor=factor,
+            shift=shift if self.intercept else None,
+            fixed=self.fixed,
+        )
 
     def begin(self, arrays: Mapping[str, F64]) -> Arrays:
         """Start from ``coef``, by default zero: a convex objective has no bad start."""
@@ -167,17 +184,21 @@ class Linear:
 
     def _state(self, coef: F64, arrays: Mapping[str, F64]) -> Arrays:
         steps = np.array(arrays.get("steps", np.zeros(1)), np.float64)
-        return {"coef": coef, "average": coef.copy(), "steps": steps}
+        scaling = {"scaling": np.array(arrays["scaling"])} if self.is_scaled else {}
+        return {"coef": coef, "average": coef.copy(), "steps": steps, **scaling}
 
     def step(self, state: Arrays, batch: Batch) -> None:
         """Take one step along the mini-batch's mean gradient."""
         if batch.size == 0:
             return
         coef = state["coef"]
-        gradient = self.gradient(coef, batch)
+        columns = self.columns_of(state)
+        gradient = self.gradient(coef, batch, columns)
         steps, rate = state["steps"], self.rate
         if rate is None:
-            rate = self._own_rate(gradient, batch) / math.sqrt(1.0 + float(steps[0]) / _DECAY_STEPS)
+            rate = self._own_rate(gradient, batch, columns) / math.sqrt(
+                1.0 + float(steps[0]) / _DECAY_STEPS
+            )
         coef -= rate * gradient
         steps += 1.0
         share = (1.0 + _RECENCY) / (steps[0] + _RECENCY)
@@ -192,16 +213,17 @@ class Linear:
         return True
 
     def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
-        """Copy the model and its number of steps."""
-        return Mail(arrays={name: state[name].copy() for name in ("coef", "steps")})
+        """Copy the model, its number of steps and its scaling."""
+        return Mail(arrays={name: state[name].copy() for name in self.shapes()})
 
     def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
         """Average the members' models, using each member's average over its steps."""
         return self.pooled(summed(self, states), len(states))
 
     def addends(self, state: Mapping[str, F64]) -> Arrays:
-        """Return a member's model, its average over its steps, and their number."""
-        return {"coef": state.get("average", state["coef"]).copy(), "steps": state["steps"].copy()}
+        """Return a member's model, its average over its steps, their number and the scaling."""
+        own = {name: state[name].copy() for name in self.shapes()}
+        return own | {"coef": state.get("average", state["coef"]).copy()}
 
     def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
         """Divide by the number of members; non-finite values are allowed."""
@@ -210,16 +232,14 @@ class Linear:
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Return the weighted sum of loss plus penalty, at the average if there is one."""
-        return self.value_at(state.get("average", state["coef"]), chunks)
-
-    def value_at(self, w: F64, chunks: Sequence[Chunk]) -> float:
-        """Return the weighted sum of loss plus penalty at a model."""
+        w, columns = state.get("average", state["coef"]), self.columns_of(state)
         total = weight = 0.0
+        sent = columns.down(w)
         for chunk in chunks:
             margins, slopes = np.empty(chunk.n_rows), np.empty(chunk.n_rows)
-            make_forward(chunk.layout, w[: self.columns])(chunk, margins)
+            make_forward(chunk.layout, sent[: self.columns])(chunk, margins)
             if self.intercept:
-                margins += w[-1]
+                margins += sent[-1]
             s = self.targets.weights(chunk.labels, chunk.weights)
             targets = self.targets.of(chunk.labels)
             total += self.loss.value_and_slope(margins, targets, s, slopes)
@@ -237,28 +257,28 @@ class Linear:
     def _penalty(self) -> L2:
         return L2(strength=self.l2, n_penalised=self.columns)
 
-    def _own_rate(self, gradient: F64, batch: Batch) -> float:
+    def _own_rate(self, gradient: F64, batch: Batch, columns: Columns) -> float:
         """Return the step to the mini-batch's minimum along the gradient, for maximal curvature.
 
         For one row and the squared loss this is ``1/|x|^2``, the longest step that does not
         overshoot; for many rows it is longer the less they agree.
         """
         square = float(gradient @ gradient)
-        along = np.empty(batch.size)
-        forward(batch.parts, gradient[: self.columns], along)
+        along, sent = np.empty(batch.size), columns.down(gradient)
+        forward(batch.parts, sent[: self.columns], along)
         if self.intercept:
-            along += gradient[-1]
+            along += sent[-1]
         smoothness = self.loss.smoothness if math.isfinite(self.loss.smoothness) else 1.0
         curvature = smoothness * float(along @ along) / batch.size + self.l2 * square
         return square / curvature if curvature > 0.0 else 0.0
 
-    def gradient(self, w: F64, batch: Batch) -> F64:
+    def gradient(self, w: F64, batch: Batch, columns: Columns) -> F64:
         """Return the mean gradient over a mini-batch of at least one row."""
-        n, d = batch.size, self.columns
+        n, d, sent = batch.size, self.columns, columns.down(w)
         margins, slopes, gradient = np.empty(n), np.empty(n), np.zeros(w.size)
-        forward(batch.parts, w[:d], margins)
+        forward(batch.parts, sent[:d], margins)
         if self.intercept:
-            margins += w[-1]
+            margins += sent[-1]
         labels = np.concatenate([chunk.labels[rows] for chunk, rows in batch.parts])
         weights = self.targets.weights(labels, _sample_weights(batch))
         self.loss.value_and_slope(margins, self.targets.of(labels), weights, slopes)
@@ -267,7 +287,14 @@ class Linear:
         adjoint(batch.parts, slopes, gradient[:d])
         if self.intercept:
             gradient[-1] = slopes.sum()
-        return self._free(gradient + self._penalty().gradient(w))
+        return self._free(columns.up(gradient) + self._penalty().gradient(w))
+
+
+def summable(values: F64) -> F64:
+    """Round numbers to fewer bits, so that the mean of equal ones is exact."""
+    mantissas, exponents = np.frexp(values)
+    rounded: F64 = np.ldexp(np.rint(np.ldexp(mantissas, _SCALING_BITS)), exponents - _SCALING_BITS)
+    return rounded
 
 
 def _sample_weights(batch: Batch) -> F64 | None:

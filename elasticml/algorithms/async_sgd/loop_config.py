@@ -10,6 +10,7 @@ from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, L
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.paper import PAPER_LOOP, as_printed
+from elasticml.algorithms.column_statistics import scales
 from elasticml.algorithms.targets import offset_column, two_class_targets
 from elasticml.data.source import DatasetStats
 from elasticml.objectives.losses import loss_named
@@ -43,6 +44,7 @@ def make_problem(settings: AsyncSGD, facts: DatasetStats) -> Problem:
             intercept=settings.intercept,
             fixed=offset_column(settings, facts),
             rate=settings.rate,
+            is_scaled=scales(settings.scale, facts),
         )
     else:
         assert settings.k is not None

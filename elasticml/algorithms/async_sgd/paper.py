@@ -153,7 +153,9 @@ class PaperLinear:
     def step(self, state: Arrays, batch: Batch) -> None:
         """Take one step along the mini-batch's mean gradient."""
         if batch.size > 0:
-            parzen_step(state, "coef", self.rate * self.linear.gradient(state["coef"], batch))
+            columns = self.linear.columns_of(state)
+            gradient = self.linear.gradient(state["coef"], batch, columns)
+            parzen_step(state, "coef", self.rate * gradient)
 
     def merge(self, state: Arrays, mail: Mail) -> bool:
         """Merge with weight ``eps/2`` if the Parzen window accepts the message."""
@@ -178,7 +180,7 @@ class PaperLinear:
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Return the weighted sum of loss plus penalty."""
-        return self.linear.value_at(state["coef"], chunks)
+        return self.linear.value(state, chunks)
 
 
 def as_printed(problem: KMeans | Linear, rate: float | None) -> PaperKMeans | PaperLinear:

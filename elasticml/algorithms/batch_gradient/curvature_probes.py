@@ -94,11 +94,11 @@ def survey_exchange(
         model["basis"] = np.array([columns.down(row) for row in probes.basis])
         if columns.fixed is not None:
             model["basis"][:, columns.fixed] = 0.0
-        model["centre"] = columns.centre
         parameters["sketch"] = probes.serial
         returns |= {
             "products": model["basis"].shape,
             "squares": (d,),
+            "total": (d,),
             "mass": (columns.models,),
         }
     return Exchange(
@@ -117,6 +117,10 @@ def read_sketch(columns: Columns, arrays: Arrays) -> Sketch:
     shape = (columns.models, columns.n_columns)
     each = diagonal[: columns.n_coefficients].reshape(shape)
     each[:] = np.asarray(arrays["squares"]).reshape(shape)
+    if columns.shift is not None:
+        total = np.asarray(arrays["total"]).reshape(shape)
+        each += columns.shift * (columns.shift * mass[:, None] - 2.0 * total)
+        np.maximum(each, 0.0, out=each)  # a difference, of columns far from zero
     if columns.factor is not None:
         each *= columns.factor**2
     if columns.intercept:

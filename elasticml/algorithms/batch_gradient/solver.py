@@ -191,7 +191,6 @@ class BatchGradientSolver:
         """
         at = np.ascontiguousarray(work.model["at"], np.float64)
         basis = np.ascontiguousarray(work.model["basis"], np.float64)
-        centre = np.asarray(work.model["centre"], np.float64)
         d, k = self._facts.n_columns, self._models
         there, *forwards = (_Forwards.of(self._facts, row, k) for row in (at, *basis))
 
@@ -214,23 +213,22 @@ class BatchGradientSolver:
                 for forward, adjoint in zip(forwards, adjoints, strict=True):
                     forward(chunk, margins)
                     adjoint.add(chunk, self._times(cache, curvatures, margins))
-            squares = np.zeros((k, d))
+            sums = np.zeros((2, k * d))
             for j in range(k):
+                own = slice(j * d, (j + 1) * d)
                 each = [diagonal.reshape(k, -1)[j] for diagonal in diagonals]
-                column_statistics.add_moments(
-                    part, each, self._facts, centre, np.zeros(d), squares[j]
-                )
-            return adjoints, squares.reshape(-1), mass
+                total, squares = sums[0, own], sums[1, own]
+                column_statistics.add_moments(part, each, self._facts, np.zeros(d), total, squares)
+            return adjoints, sums, mass
 
-        products, squares, mass = np.zeros(basis.shape), np.zeros(k * d), np.zeros(k)
-        for adjoints, part_squares, part_mass in parallel.map(
-            run, runs(chunks, parallel.n_threads)
-        ):
+        products, moments, mass = np.zeros(basis.shape), np.zeros((2, k * d)), np.zeros(k)
+        for adjoints, sums, part_mass in parallel.map(run, runs(chunks, parallel.n_threads)):
             for j, adjoint in enumerate(adjoints):
                 adjoint.result(products[j])
-            squares += part_squares
+            moments += sums
             mass += part_mass
-        return {"products": products, "squares": squares, "mass": mass}
+        total, squares = moments
+        return {"products": products, "squares": squares, "total": total, "mass": mass}
 
     def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
         """Whether the chunk's margins at the point are cached, or one step from it."""

@@ -8,7 +8,7 @@ all rows apply the scale to the model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
@@ -18,11 +18,21 @@ from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
 
+#: Formats of rows that ``scale: auto`` leaves as they are.
+_SPARSE: Final = ("sequences", "svmlight", "synthetic", "synthetic_splice")
 
-def forms(settings: Mapping[str, Any]) -> int:
-    """Return the number of copies of each chunk in memory, from a job's ``algorithm`` section."""
-    is_copied = settings.get("scale") not in (None, "none") or settings.get("offset") is not None
-    return 2 if is_copied else 1
+
+def forms(settings: Mapping[str, Any], data: Mapping[str, Any]) -> int:
+    """Return the largest number of copies of each chunk in memory.
+
+    Parameters
+    ----------
+    settings, data : mapping
+        The sections ``algorithm`` and ``data`` of the job's record.
+    """
+    scale = settings.get("scale", "none")
+    is_scaled = data.get("format") not in _SPARSE if scale == "auto" else scale != "none"
+    return 2 if is_scaled or settings.get("offset") is not None else 1
 
 
 def check_scale(scale: str, facts: DatasetStats) -> None:

@@ -59,6 +59,7 @@ def train(
             local_epochs=float(passes or 1),
             gap_every=1,
             intercept=False,
+            scale="none",
         ),
         synthetic("criteo", rows, seed=1, columns=columns, dtype="float32"),
         stop=stop,

@@ -89,8 +89,8 @@ def job_of(run: Run) -> Any:
             momentum=MOMENTUM,
             normalize=PIXELS,
         ),
-        "linear": lambda: em.BatchGradient(loss="logistic", l2=L2, tolerance=0.0),
-        "cocoa": lambda: em.CoCoA(loss="logistic", l2=L2, tolerance=0.0),
+        "linear": lambda: em.BatchGradient(loss="logistic", l2=L2, tolerance=0.0, scale="none"),
+        "cocoa": lambda: em.CoCoA(loss="logistic", l2=L2, tolerance=0.0, scale="none"),
     }
     checkpoint = {}
     if run.arguments.way == "restart":

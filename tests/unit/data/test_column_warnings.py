@@ -23,19 +23,9 @@ def test_moments_of_blocks_give_the_correlation_of_the_whole():
     assert merged(NOISE).correlation == pytest.approx(expected)
 
 
-def test_columns_of_very_different_sizes_are_named_unless_something_scales_them():
-    moments = {"distance": merged(NOISE * 2e5), "share": merged(NOISE), "zero": merged(0 * NOISE)}
-    (warning,) = column_warnings(moments, is_scaled=False)
-    assert warning == (
-        "column 'distance' is up to 1.8e+05 and column 'share' up to 0.9, and nothing scales them: "
-        "set data.scale: standard"
-    )
-    assert column_warnings(moments, is_scaled=True) == []
-
-
 def test_a_column_that_is_nearly_the_label_is_named():
     moments = {"copy": merged(3.0 - 2.0 * Y + 1e-4 * NOISE), "noise": merged(NOISE)}
-    (warning,) = column_warnings(moments, is_scaled=True)
+    (warning,) = column_warnings(moments)
     assert warning.startswith("column 'copy' is nearly the label (correlation -1.0000): if it")
 
 
@@ -43,7 +33,7 @@ def test_a_column_with_a_value_that_is_nearly_the_label_is_named_once():
     X, names = np.column_stack([Y, 1.0 - Y]), ["status=late", "status=on time"]
     parts = [moments_of_values("status", names, X[k], Y[k]) for k in (slice(0, 2), slice(2, 6))]
     moments = {name: merge_moments([part[name] for part in parts]) for name in names}
-    (warning,) = column_warnings({**moments, "noise": merged(NOISE)}, is_scaled=False)
+    (warning,) = column_warnings({**moments, "noise": merged(NOISE)})
     assert warning == (
         "column 'status' is nearly the label ('status=late': correlation 1.0000): if it is not "
         "known when the model predicts, list it in data.ignore"

@@ -51,13 +51,15 @@ def test_scaled_copies_need_the_same_amount_of_memory_and_disk_again(tmp_path: P
     budget = WorkerLimits.of_worker(4 * GIB, tmp_path)
     rooms = []
     for section in ({"name": "cocoa"}, {"name": "cocoa", "scale": "maxabs"}):
-        store = budget.store(forms(section))
+        store = budget.store(forms(section, {"format": "svmlight"}))
         assert store.room_bytes is not None
         assert store.limit_bytes is not None
         rooms.append((store.limit_bytes, store.room_bytes - store.limit_bytes))
     assert rooms[1] == (rooms[0][0] // 2, rooms[0][1] // 2)
-    assert forms({"name": "batch_gradient", "scale": "maxabs"}) == 1
-    assert forms({"name": "tests.toy:ALGORITHM"}) == 1
+    assert forms({"name": "cocoa", "scale": "auto"}, {"format": "svmlight"}) == 1
+    assert forms({"name": "cocoa", "scale": "auto"}, {"format": "csv"}) == 2
+    assert forms({"name": "batch_gradient", "scale": "maxabs"}, {}) == 1
+    assert forms({"name": "tests.toy:ALGORITHM"}, {}) == 1
     # Without a disk nothing else is refused.
     assert WorkerLimits.of_worker(4 * GIB, None).store(2).limit_bytes == int(0.6 * 4 * GIB)
 

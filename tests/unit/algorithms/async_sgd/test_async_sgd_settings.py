@@ -85,7 +85,7 @@ def test_a_linear_problem_has_its_loss_and_targets():
         1.0,
         None,
     )
-    assert problem.shapes() == {"coef": (8,), "steps": (1,)}
+    assert problem.shapes() == {"coef": (8,), "steps": (1,), "scaling": (2, 7)}
     assert loop_of("linear", mode="paper").problem.rate == 0.05
 
 

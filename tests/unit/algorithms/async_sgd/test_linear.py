@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.async_sgd.base import Batch, Mail
-from elasticml.algorithms.async_sgd.linear import Linear
+from elasticml.algorithms.async_sgd.linear import Linear, summable
 from elasticml.algorithms.async_sgd.paper import PaperLinear
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.targets import Targets
@@ -84,7 +84,16 @@ def test_an_offset_keeps_its_coefficient_while_the_others_reach_the_optimum():
     np.testing.assert_allclose(np.delete(coef, 2), best, atol=1e-6)
     r, w = rows @ best + X[:, 2] - y, best[:5]
     expected = 0.5 * s @ r**2 + s.sum() * 0.05 * w @ w
-    assert problem.value_at(coef, [chunk]) == pytest.approx(expected, rel=1e-9)
+    assert problem.value({"coef": coef}, [chunk]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_mean_of_all_states_keeps_the_scaling_bit_for_bit():
+    problem = problem_of("squared", intercept=True, is_scaled=True)
+    scaling = summable(np.random.default_rng(0).normal(size=(2, 6)) * [[1e-9], [1.7e9]])
+    mean = problem.begin({"coef": np.ones(7), "scaling": scaling})
+    for members in (3, 7, 13):
+        mean = problem.mean([mean] * members)
+    assert mean["scaling"].tobytes() == scaling.tobytes()
 
 
 @pytest.mark.parametrize("loss", sorted(get_args(AsyncSGD.model_fields["loss"].annotation)))

@@ -105,7 +105,7 @@ def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
     work = ExchangeHeader(
         exchange=ExchangeId(1),
         operation="sketch",
-        model={"at": np.zeros(d), "basis": basis, "centre": np.zeros(d)},
+        model={"at": np.zeros(d), "basis": basis},
         parameters={},
         returns={"products": basis.shape},
         members=1,
