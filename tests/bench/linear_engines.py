@@ -46,7 +46,7 @@ def kddcup(label: Callable[[pd.Series], Any]) -> pd.DataFrame:
     return _with_label("kddcup99/kddcup.data_10_percent.gz", label)
 
 
-#: The loss of each set, its table, and the column of the label; "": the first.
+#: The loss of each set, its table, and the column of the label.
 SETS: dict[str, tuple[str, Callable[[], pd.DataFrame], str]] = {
     "california_housing": (
         "squared",
@@ -56,7 +56,7 @@ SETS: dict[str, tuple[str, Callable[[], pd.DataFrame], str]] = {
     "diamonds": ("squared", lambda: _table("diamonds/diamonds.csv.gz"), "price"),
     "bike": ("squared", lambda: _with_label("uci_regression/bike.csv.gz"), "label"),
     "protein": ("squared", lambda: _with_label("uci_regression/protein.csv.gz"), "label"),
-    "higgs": ("logistic", lambda: _table("higgs/higgs_sas_10984.csv.gz"), ""),
+    "higgs": ("logistic", lambda: _table("higgs/higgs_sas_10984.csv.gz"), "label"),
     "covtype": (
         "logistic",
         lambda: _with_label("covtype_20k/covtype-min.data.gz", lambda y: y == 2),
@@ -92,7 +92,7 @@ def sources(names: list[str], folder: Path) -> dict[str, tuple[str, Any]]:
         loss, read, label = SETS[name]
         frame, path = read(), folder / f"{name}.csv"
         frame.to_csv(path, index=False)
-        made[name] = (loss, em.read_csv(str(path), label=label or frame.columns[0]))
+        made[name] = (loss, em.read_csv(str(path), label=label))
     return made
 
 

@@ -37,6 +37,8 @@ LONGEST: Final = 2.0
 #: Columns, times pairs of models for each model, up to which every step has its own Hessian over
 #: all rows: it costs at most some four products with a vector.
 EXACT_COLUMNS: Final = 160
+#: The same with several classes, whose own blocks alone would need some 25 products in a step.
+EXACT_OF_CLASSES: Final = 800
 #: Rows for each coordinate that are enough for the factors of a preconditioner.
 SAMPLE_ROWS: Final = 32
 #: Products of a step after which factors are replaced.
@@ -60,11 +62,13 @@ class Newton:
         self._columns = columns
         self._pairs = [(0, 0)] if models == 1 else multiclass_loss(loss).pairs(models)
         width = columns.n_columns * len(self._pairs) / models
-        if width > EXACT_COLUMNS:  # factors of each model's own block will do
+        is_small = width <= (EXACT_COLUMNS if models == 1 else EXACT_OF_CLASSES)
+        if not is_small:  # factors of each model's own block will do
             self._pairs = [(k, k) for k in range(models)]
         #: Share of the rows in a Hessian.
-        self._share = share_of_rows(width, columns.n_model, facts.n_rows)
-        self._is_exact = self._share == 1.0 and (models == 1 or width <= EXACT_COLUMNS)
+        self._share = 1.0 if is_small else share_of_rows(columns.n_model, facts.n_rows)
+        #: Every step has its own Hessian, over all rows and with all blocks.
+        self._is_exact = is_small or (self._share == 1.0 and models == 1)
         self._residual = settings.gradient_share
         #: A quadratic needs one step only.
         self._is_quadratic = settings.loss == "squared"
@@ -187,13 +191,8 @@ class Newton:
             self._is_worn = bool(resume.values["is_worn"])
 
 
-def share_of_rows(width: float, n_model: int, n_rows: int) -> float:
-    """Return the share of the rows that a Hessian is computed from.
-
-    ``width`` is the number of columns times the pairs of models for each model.
-    """
-    if width <= EXACT_COLUMNS:
-        return 1.0
+def share_of_rows(n_model: int, n_rows: int) -> float:
+    """Return the share of the rows that are enough for a preconditioner."""
     share = SAMPLE_ROWS * n_model / max(1, n_rows)
     return share if share < 0.5 else 1.0
 

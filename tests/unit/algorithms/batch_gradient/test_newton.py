@@ -78,10 +78,10 @@ def test_every_layout_has_the_minimum_of_lbfgs(name: str, intercept: bool, loss:
 
 def test_many_classes_have_the_minimum_of_lbfgs() -> None:
     """Their Hessian has so many blocks that each class's own one preconditions."""
-    X = RNG.normal(size=(ROWS, 30))
-    y = np.argmax(X @ RNG.normal(size=(30, 12)) + 3.0 * RNG.gumbel(size=(ROWS, 12)), axis=1)
-    newton = train(X, y, None, l2=1e-3, optimizer="newton", tolerance=1e-9)
-    other = train(X, y, None, l2=1e-3, optimizer="lbfgs", tolerance=1e-8)
+    X = RNG.normal(size=(ROWS, 40))
+    y = np.argmax(X @ RNG.normal(size=(40, 41)) + 3.0 * RNG.gumbel(size=(ROWS, 41)), axis=1)
+    newton = train(X, y, None, l2=1e-2, optimizer="newton", tolerance=1e-9)
+    other = train(X, y, None, l2=1e-2, optimizer="lbfgs", tolerance=1e-8)
     assert newton.model.converged
     assert newton.rounds <= 20
     np.testing.assert_allclose(newton.model.objective, other.model.objective, rtol=1e-10)
