@@ -242,11 +242,8 @@ class DriverAgent(JobDriver):
         transport = limited(context.transport, links, context.clock)
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record.job, "key": token_hex(16), "kind": "driver", **links}
-        hello["memory_limit"] = record.memory_limit
-        hello |= {
-            "forms": forms(record.algorithm, record.data),
-            "streams": streams(record.algorithm),
-        }
+        hello |= {"memory_limit": record.memory_limit, "streams": streams(record.algorithm)}
+        hello["forms"] = forms(record.algorithm, record.data)
         self._links = DriverLinks(
             transport,
             hello,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import elasticml as em
 from elasticml.data.readers.arrays import from_arrays
@@ -266,3 +267,19 @@ def test_a_linear_model_of_scaled_columns_comes_back_in_the_users_units(intercep
     objective = 0.5 * np.mean((X @ coef + offset - y) ** 2) + 0.005 * own[:4] @ own[:4]
     assert objective == pytest.approx(result.summary["objective"], rel=1e-6)
     assert intercept or offset == 0.0
+
+
+@pytest.mark.parametrize("scale", ["auto", "maxabs"])
+def test_very_unequal_columns_of_sparse_rows_are_a_note(scale: str):
+    X, _ = data(200)
+    rows = scipy.sparse.csr_array(X * [1e-6, 1.0, 1.0, 1.0])
+    result, _ = play(
+        em.from_arrays(rows, np.arange(200) % 2.0),
+        seconds=0.5,
+        name="async_sgd",
+        problem="linear",
+        scale=scale,
+    )
+    (loaded,) = (record for record in result.story if record["event"] == "DataLoaded")
+    advice = "sparse rows are not scaled by default: set algorithm.scale: maxabs"
+    assert any(advice in note for note in loaded["notes"]) == (scale == "auto")
