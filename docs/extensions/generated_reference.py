@@ -41,7 +41,7 @@ GROUPS: Mapping[str, str] = {
         "lasso_path enet_path PoissonRegressor KMeans"
     ),
     "Models": "load_model",
-    "Clusters": "LocalCluster YarnCluster announce withdraw",
+    "Clusters": "LocalCluster YarnCluster install announce withdraw",
     "Job files and runs": "JobFile read_job_file replay Replayed",
     "Callbacks": "Callback MLflowCallback TensorBoardCallback WandbCallback",
     "Errors": (
