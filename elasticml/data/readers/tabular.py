@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -149,9 +150,9 @@ class _SurveyedTables:
         self._data, self._nbytes = "", 0
         self._blocks: dict[int, tuple[list[tuple[Any, Place]], int]] = {}
 
-    def keep(self, data: str, block: int, tables: list[tuple[Any, Place]], text: int) -> None:
-        """Keep a block's tables if there is room for them and their text, in bytes."""
-        nbytes = text + sum(table.nbytes for table, _ in tables)
+    def keep(self, data: str, block: int, tables: list[tuple[Any, Place]]) -> None:
+        """Keep a block's tables if there is room for them."""
+        nbytes = sum(table.nbytes for table, _ in tables)
         with self._lock:
             if data != self._data:
                 self._data, self._nbytes, self._blocks = data, 0, {}
@@ -247,6 +248,13 @@ class TableSource:
             raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
         return blocks
 
+    def _place(self, at: PartBlock, table: int, row: int) -> str:
+        """Return the line of a row of one of a block's tables."""
+        assert isinstance(self.settings, CsvSpec)
+        format = _format_of(self.settings, self._parts()[0])
+        texts = csv_texts(at.part.path, at.index, at.part.info, format)
+        return next(islice(texts, table, None)).place(row)
+
     def _parsed_name(self) -> str:
         """Return a digest of the files and of all options on which their parsing depends."""
         options = {**self._options(), "words": self.settings.words}
@@ -321,7 +329,11 @@ class TableSource:
         tables = list(self._tables(at, types, names, words))
         surveys = survey_table(tables, self.settings, columns, at.part.path, words.cells)
         if self.is_costly:
-            _surveyed.keep(self._parsed_name(), block, tables, at.block.nbytes)
+            # Without the text, which is read again if an error has to name a line.
+            kept: list[tuple[Any, Place]] = [
+                (t, functools.partial(self._place, at, k)) for k, (t, _) in enumerate(tables)
+            ]
+            _surveyed.keep(self._parsed_name(), block, kept)
         return BlockSummary(
             block=block,
             rows=sum(table.num_rows for table, _ in tables),
@@ -358,8 +370,7 @@ class TableSource:
         settings, cells = self.settings, dict[str, str]()
         if isinstance(settings, CsvSpec):
             part = self._parts()[0]
-            texts = csv_columns(part.path, part.info.token, _format_of(settings, part)).texts
-            cells = {**{name: f"{cell} of {part.path}" for name, cell in texts.items()}}
+            cells.update(csv_columns(part.path, part.info.token, _format_of(settings, part)).texts)
         return fit_encoder(
             settings, self._columns(), surveys, self.path, {**cells, **(settings.words or {})}
         )
