@@ -60,6 +60,7 @@ from elasticml.specification.sections import (
     default_stop,
 )
 from elasticml.specification.settings_model import read_settings
+from elasticml.specification.user_objects import give_again, pickled_objects
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -479,7 +480,7 @@ class Job:
         )
 
 
-def attach(client: Target, job_id: str | None = None) -> Handle:
+def attach(client: Target, job_id: str | None = None, *, objects: Sequence[Any] = ()) -> Handle:
     """Return a handle to a job that another client started on this cluster.
 
     Parameters
@@ -488,6 +489,8 @@ def attach(client: Target, job_id: str | None = None) -> Handle:
         As of :meth:`Job.start`; may be omitted: ``em.attach(job_id)`` uses Dask's current client.
     job_id : str
         ``handle.job_id`` of the client that started it.
+    objects : sequence, optional
+        As of :func:`load_model`, for the evaluation after the job.
 
     Raises
     ------
@@ -505,7 +508,7 @@ def attach(client: Target, job_id: str | None = None) -> Handle:
     from elasticml.jobs.on_cluster import handle_on
 
     target, job = (None, client) if job_id is None else (client, job_id)
-    return handle_on(target, lambda client: attach_handle(client, str(job)))
+    return handle_on(target, lambda client: attach_handle(client, str(job), objects))
 
 
 def resume(
@@ -514,6 +517,7 @@ def resume(
     *,
     data: Source | None = None,
     test: Source | None = None,
+    objects: Sequence[Any] = (),
 ) -> Handle:
     """Resume an interrupted job from its last checkpoint, on this cluster.
 
@@ -530,6 +534,9 @@ def resume(
         (``checkpoint.path`` of the job).
     data, test : Source, optional
         The data again if they were arrays in memory; they must be the same.
+    objects : sequence, optional
+        The job's classes, functions and algorithms that its script or notebook defined: they
+        travelled with the submission only, and are in no file.
 
     Returns
     -------
@@ -555,11 +562,17 @@ def resume(
     target, place = (None, client) if path is None else (client, path)
     return handle_on(
         cast("Target", target),
-        lambda client: _resumed(client, cast("str | Path", place), data, test),
+        lambda client: _resumed(client, cast("str | Path", place), data, test, objects),
     )
 
 
-def _resumed(client: Client, path: str | Path, data: Source | None, test: Source | None) -> Handle:
+def _resumed(
+    client: Client,
+    path: str | Path,
+    data: Source | None,
+    test: Source | None,
+    objects: Sequence[Any],
+) -> Handle:
     """Submit an interrupted job again."""
     from elasticml.jobs.handle import Handle, prepare_scheduler, workers_of
 
@@ -579,6 +592,7 @@ def _resumed(client: Client, path: str | Path, data: Source | None, test: Source
         interrupted = {"run_dir": run_dir, "continues": True, "cluster": sections.get("cluster")}
     prepare_scheduler(client, list(workers_of(client)))
     place, former = _interrupted_job(client, places)
+    give_again(former.fields_json(), objects)
     source = source_from_spec(former.data) if data is None else validated_as(data, former.data)
     again = run_checkpoints.DATA_IN_MEMORY.get(str(former.data.get("format")))
     if data is None and again is not None:
@@ -637,6 +651,9 @@ def _submit(client: Client, record: dict[str, Any], data: Source) -> None:
         from distributed.protocol.pickle import dumps
 
         extras = {"graph": dumps(data.partition_graph())}
+    objects = pickled_objects(record)
+    if objects:
+        extras["objects"] = objects
     unwrap_reply(client.sync(client.scheduler.em_submit, record=record, **extras))
     follow_demand(client)
 

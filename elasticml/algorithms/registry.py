@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.kernel_modules import noting_missing
 from elasticml.errors import ConfigError, one_line
+from elasticml.specification.user_objects import load_object
 
 # Each algorithm is imported when it is looked up: a process of a job needs one of them.
 
@@ -140,9 +140,8 @@ def streams(section: Mapping[str, Any]) -> bool:
 
 
 def _imported(path: str) -> Algorithm:
-    module, _, attribute = path.partition(":")
     try:
-        imported = getattr(importlib.import_module(module), attribute)
+        imported = load_object(path)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"algorithm.name is {path!r}, which cannot be imported ({one_line(error)}); it must "

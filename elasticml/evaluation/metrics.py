@@ -8,7 +8,6 @@ refused; ``roc_auc`` is computed from a histogram.
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of, one_line
+from elasticml.specification.user_objects import load_object
 
 #: Bins of the histograms of ``roc_auc``, equally wide in sign(z) log(1 + |z|) of the margins z.
 #: Two rows in one bin count as equal; the score differs from scikit-learn's by at most half the
@@ -312,9 +312,8 @@ def _refusal(name: str, why: str) -> ConfigError:
 
 
 def _imported(path: str) -> Callable[..., Any]:
-    module, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = load_object(path)
     except (ImportError, AttributeError) as error:
         raise _refusal(
             path, f"it cannot be imported ({one_line(error)}); every worker must have it"

@@ -21,6 +21,7 @@ from elasticml.jobs.run_checkpoints import forget_checkpoints
 from elasticml.jobs.user_warnings import warn
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.report.status import JobStatus
+from elasticml.specification.user_objects import give_again
 from elasticml.story.records import JobBegun, JobEnded, records_of
 from elasticml.story.summary import summary_from_json
 
@@ -295,7 +296,7 @@ def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence
             return
 
 
-def attach_handle(client: Client, job_id: str) -> Handle:
+def attach_handle(client: Client, job_id: str, objects: Sequence[Any] = ()) -> Handle:
     """Return a handle to a job that another client started.
 
     Raises
@@ -306,6 +307,7 @@ def attach_handle(client: Client, job_id: str) -> Handle:
     prepare_scheduler(client)
     answer = Handle(client, job_id, job_record({}))._ask("em_poll", since=0, wait_s=0.0)
     record = job_record(next(records_of(JobBegun, answer["records"])).spec)
+    give_again(record.fields_json(), objects)
     return Handle(
         client,
         job_id,

@@ -31,6 +31,7 @@ from elasticml.specification.algorithms import (
 from elasticml.specification.linear import NAMED
 from elasticml.specification.sections import Holders, Stop, Validate
 from elasticml.specification.settings_model import read_settings
+from elasticml.specification.user_objects import path_of
 
 #: Policies that decide by the certified gap; without one they never act.
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
@@ -100,12 +101,6 @@ def _written(policy: object, path: str) -> object:
     kind = type(policy)
     if isinstance(policy, type) or not callable(getattr(policy, "suggest", None)):
         return policy
-    if kind.__module__ == "__main__":
-        raise ConfigError(
-            f"{path}: {kind.__qualname__} is defined in the script itself, which workers and "
-            "scheduler cannot import; put it into a module of its own",
-            path=path,
-        )
     try:
         entry = entry_of(policy)
     except AttributeError as error:
@@ -115,7 +110,7 @@ def _written(policy: object, path: str) -> object:
             path=path,
         ) from None
     if kind not in POLICIES.values():
-        entry[NAME] = f"{kind.__module__}:{kind.__qualname__}"
+        entry[NAME] = path_of(kind)
     return entry
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,9 +30,10 @@ from elasticml.specification.algorithms import (
     REGRESSION_LOSSES,
     settings_from_section,
 )
+from elasticml.specification.user_objects import give_again
 
 
-def load_model(path: str | Path) -> Model:
+def load_model(path: str | Path, *, objects: Sequence[Any] = ()) -> Model:
     """Read a model from its file, or from a run's directory.
 
     Parameters
@@ -40,6 +41,9 @@ def load_model(path: str | Path) -> Model:
     path : path or URL
         What ``model.save`` wrote; or a run directory, or its ``model.npz``. Files of older versions
         have no names and categories: their models take rows of numbers.
+    objects : sequence, optional
+        The network's factory and loss again, if a script or a notebook defined them: no file has
+        them.
 
     Raises
     ------
@@ -61,7 +65,10 @@ def load_model(path: str | Path) -> Model:
         name = join(name, "model.npz")
     arrays = read_arrays(name)
     with reading(name):
-        return _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
+        model = _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
+    if objects:
+        give_again(model.settings(), objects)
+    return model
 
 
 def read_model(name: str, algorithm: Mapping[str, Any]) -> tuple[Model | None, Arrays]:

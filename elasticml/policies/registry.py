@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from elasticml.policies.validation import NAME, check_keys, settings_of
 from elasticml.protocol.job_record import JobRecord
 from elasticml.specification.algorithms import DEALT_ANEW
 from elasticml.specification.settings_model import choices_of
+from elasticml.specification.user_objects import load_object
 
 #: In the order in which they are asked, most urgent first. When two policies suggest different
 #: things for a chunk or a member, the first one wins.
@@ -64,9 +64,8 @@ def kind_of(name: str, path: str = "policies") -> type:
         raise ConfigError(
             f"{path}: there is no policy {shown(name)}{choices_of(name, POLICIES)}", key=name
         )
-    module, _, attribute = name.partition(":")
     try:
-        kind = getattr(importlib.import_module(module), attribute)
+        kind = load_object(name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{path}: policy {shown(name)} cannot be imported: {one_line(error)}; "
@@ -82,7 +81,7 @@ def kind_of(name: str, path: str = "policies") -> type:
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(
             f"{path}: {shown(name)} has no name for the story; give the class one, such as "
-            f"name = {attribute.lower()!r}",
+            f"name = {kind.__name__.lower()!r}",
             key=name,
         )
     return kind

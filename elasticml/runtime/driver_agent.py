@@ -191,6 +191,8 @@ class DriverContext:
     more_workers: MoreWorkers | None = None
     #: Writes checkpoints if the job record asks for them.
     io_runner: Runner | None = None
+    #: Whether members ask the scheduler for objects of the user that they cannot import.
+    has_objects: bool = False
 
 
 class DriverAgent(JobDriver):
@@ -243,7 +245,7 @@ class DriverAgent(JobDriver):
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record.job, "key": token_hex(16), "kind": "driver", **links}
         hello |= {"memory_limit": record.memory_limit, "streams": streams(record.algorithm)}
-        hello["forms"] = forms(record.algorithm, record.data)
+        hello |= {"forms": forms(record.algorithm, record.data), "has_objects": context.has_objects}
         self._links = DriverLinks(
             transport,
             hello,

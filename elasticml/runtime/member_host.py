@@ -16,6 +16,7 @@ from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.member_agent import MemberAgent
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.runtime.worker_limits import WorkerLimits
+from elasticml.specification.user_objects import receive_objects
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,9 @@ class MemberHost:
         if self.closing:
             link.close()  # a member that started now would miss the notice of this worker's end
             return
+        if link.hello.get("has_objects") and self._context.objects is not None:
+            # From the scheduler: whoever opens a link here may be a stranger.
+            receive_objects(await self._context.objects(job))
         store = self._stores.get(job)
         if store is None:
             limits = self._limits.at_most(link.hello.get("memory_limit"))

@@ -81,6 +81,7 @@ class MemberPlugin(WorkerPlugin):
             threads=threads,
             slowness=worker.extensions.setdefault(SLOWNESS_EXTENSION, FaultSlowdown()),
             partitions=PartitionRequests(worker),
+            objects=lambda job: worker.scheduler.em_objects(job=job),
         )
         folder = spill_folder(worker.local_directory)
         limits = WorkerLimits.of_worker(worker.memory_manager.memory_limit, folder)

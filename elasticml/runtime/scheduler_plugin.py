@@ -42,6 +42,7 @@ from elasticml.runtime.retirements import Retirements
 from elasticml.runtime.scaler import SCALER_EXTENSION
 from elasticml.runtime.signal_drain import NannySignals
 from elasticml.runtime.web.page import serve_page
+from elasticml.specification.user_objects import receive_objects
 from elasticml.story.history import HistoryRow
 from elasticml.training.checkpoint import Checkpoint, record_to_resume
 
@@ -82,6 +83,8 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._drives: dict[str, asyncio.Task[None]] = {}
         #: Of jobs whose data are Dask collections.
         self._feeds: dict[str, PartitionFeed] = {}
+        #: Objects of running jobs that workers cannot import, pickled.
+        self._objects: dict[str, Mapping[str, bytes]] = {}
         self._ready: set[str] = set()
         #: Set while no worker can serve.
         self._deserted = asyncio.Event()
@@ -97,6 +100,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             "em_cancel": self.cancel,
             "em_result": self.result,
             "em_jobs": self.jobs,
+            "em_objects": self.objects,
             "em_forget": self.forget,
             "em_demand": self.demand,
         }
@@ -221,6 +225,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         bodies: Sequence[Any] = (),
         summaries: Sequence[Mapping[str, Any]] = (),
         graph: bytes | None = None,
+        objects: Mapping[str, bytes] | None = None,
     ) -> dict[str, Any]:
         """Start a job; return its id, or the error that prevented its start.
 
@@ -228,21 +233,25 @@ class ElasticmlScheduler(SchedulerPlugin):
         ``reached`` may state the progress made before, ``round`` and ``seconds``.
 
         ``ids``, ``bodies`` and ``summaries`` are those of an in-memory source; ``graph`` is the
-        pickled :class:`PartitionGraph` of Dask collections.
+        pickled :class:`PartitionGraph` of Dask collections; ``objects`` are the user's that cannot
+        be imported, pickled, by their paths in the record.
         """
         submitted = job_record(record)
+        receive_objects(objects or {})
         blocks: dict[int, list[tuple[str, Any]]] = {}
         for id, body in zip(ids, bodies, strict=True):
             blocks.setdefault(chunk_id(id).block, []).append((id, body))
         try:
             resumed = await asyncio.to_thread(checkpoint_of, submitted)
             known = [BlockSummary.from_json(s) for s in summaries]
-            shell = self._make(submitted, BlockRegistry(blocks, known), resumed)
+            shell = self._make(submitted, BlockRegistry(blocks, known), resumed, objects or {})
             if graph is not None:
                 self._feeds[shell.job] = PartitionFeed(self._scheduler, shell.job, graph)
         except ElasticmlError as error:
             return {"error": error_to_dict(located(error, "the scheduler"))}
         self._jobs[shell.job] = shell
+        if objects:
+            self._objects[shell.job] = objects
         shell.driver_session.open(shell.now_s())
         for mark in self._board.live():
             shell.feed(for_job(mark, may_choose=False))  # it has no members to choose from yet
@@ -260,6 +269,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         record: JobRecord,
         blocks: BlockRegistry,
         resumed: Checkpoint | None,
+        objects: Mapping[str, bytes],
     ) -> DriverAgent:
         if record.version != RECORD_VERSION or record.package != self.version:
             raise ConfigError(
@@ -292,6 +302,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             scaler=self._scheduler.extensions.get(SCALER_EXTENSION),
             more_workers=self._demand.more_workers,
             io_runner=ThreadRunner(f"em-checkpoint-{record.job}"),
+            has_objects=bool(objects),
         )
         shell = DriverAgent(record, context, source=source, blocks=blocks, resumed=resumed)
         members = [(w.memory_limit, w.nthreads) for w in self._scheduler.workers.values()]
@@ -306,6 +317,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.tick()
             await asyncio.sleep(TICK_S)
         self._demand.ended(job)
+        self._objects.pop(job, None)
         feed = self._feeds.pop(job, None)
         if feed is not None:
             await feed.close()
@@ -339,6 +351,10 @@ class ElasticmlScheduler(SchedulerPlugin):
         """Give a member partitions of its job's Dask collections; return when it has taken them."""
         feed = self._feeds.get(job)
         return {} if feed is None else await feed.fetch(address, blocks, request)
+
+    async def objects(self, job: str) -> Mapping[str, bytes]:
+        """Return what a job's members need and cannot import, pickled."""
+        return self._objects.get(job, {})
 
     async def poll(self, job: str, since: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
         """Return story records from ``since`` on; wait for the next one if there is none yet.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from elasticml.algorithms.base import Parallel
@@ -31,6 +31,8 @@ class WorkerContext:
     threads: int
     #: Gets partitions of Dask collections; None outside Dask.
     partitions: PartitionRequests | None = None
+    #: Gets the objects of a job that cannot be imported here, pickled; None outside Dask.
+    objects: Callable[[str], Awaitable[Mapping[str, bytes]]] | None = None
     #: Number of cores on each NUMA node.
     node_cores: tuple[int, ...] = field(default_factory=node_cores)
     #: The bits of results depend on the processor's class and the number of BLAS threads.

@@ -21,6 +21,7 @@ from elasticml.specification.settings_model import (
     read_settings,
     unknown_choice,
 )
+from elasticml.specification.user_objects import path_of
 
 #: "auto": "standard" on dense rows and on rows of tables, except for columns of zeros and ones;
 #: other rows stay as they are.
@@ -34,7 +35,8 @@ ClassWeight = dict[_Label, float] | Literal["balanced"] | None
 Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"]
 RateRule = Literal["sqrt", "linear", "constant", "constant_global_batch"]
 Above0 = Annotated[float, Field(gt=0)]
-#: A word, or a function by its import path; in Python also the function itself.
+#: A word, or a function by its import path; in Python also the function itself, which travels with
+#: the job where workers cannot import it.
 ImportPath = Annotated[str | Callable[..., Any], WithJsonSchema({"type": "string"})]
 #: A job ends by default when its certified gap is at most this share of its objective,
 RELATIVE_GAP = 1e-4
@@ -723,7 +725,7 @@ class LocalSGD(_Seeded):
     @classmethod
     def _name(cls, value: Any) -> Any:
         """Replace a callable by its import path."""
-        return import_path(value) if callable(value) else value
+        return path_of(value) if callable(value) else value
 
     def check(self) -> None:
         """Check that functions are given by import paths."""
@@ -756,7 +758,14 @@ class ImportedAlgorithm(SettingsModel):
 
     model_config = ConfigDict(extra="allow")
 
+    #: The import path of an ``Algorithm``, ``module:attribute``, or the object itself.
     name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:attribute")
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        """Replace an algorithm by a path that names it."""
+        return path_of(value) if hasattr(value, "trainer") else value
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
@@ -955,23 +964,6 @@ def has_tolerance(section: Mapping[str, Any]) -> bool:
 def is_deterministic(algorithm: AnyAlgorithm) -> bool:
     """Whether two runs give the same bits; false for asynchronous algorithms."""
     return algorithm.section().get("report_every") is None
-
-
-def import_path(function: Any) -> str:
-    """Return the import path of a callable, ``module:name``.
-
-    Raises
-    ------
-    ValueError
-        When workers cannot import it.
-    """
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if module in (None, "__main__") or not name.isidentifier():
-        raise ValueError(
-            f"{name or function!r} is not defined at the top level of a module that "
-            "workers can import; put it there, or give its import path as module:name"
-        )
-    return f"{module}:{name}"
 
 
 def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:

@@ -13,6 +13,7 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import JobRecord
+from elasticml.specification.user_objects import without_marks
 
 #: Sections of a job record that must be the same when a job resumes. All others may change, for
 #: instance to allow more rounds or other workers.
@@ -163,7 +164,7 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    return json.loads(json.dumps(value, default=str))
+    return json.loads(without_marks(json.dumps(value, default=str)))
 
 
 def _difference(former: Any, present: Any, path: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from elasticml.algorithms.targets import check_labels
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.algorithms import LocalSGD
+from elasticml.specification.user_objects import load_object
 
 # Built-in networks: factories of ``torch.nn.Module``.
 
@@ -228,9 +228,8 @@ def make_module(
 
 
 def _imported(key: str, path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
     try:
-        imported = getattr(importlib.import_module(module), name)
+        imported = load_object(path)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"algorithm.{key} is {path!r}, which cannot be imported ({one_line(error)}); every "

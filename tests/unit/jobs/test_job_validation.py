@@ -101,12 +101,6 @@ def test_invalid_policies_are_refused(policy, text):
         policy_entries([policy])
 
 
-def test_a_policy_of_the_script_itself_cannot_be_imported_by_others(monkeypatch):
-    monkeypatch.setattr(UserPolicy, "__module__", "__main__")
-    with pytest.raises(ConfigError, match="put it into a module of its own"):
-        policy_entries([UserPolicy()])
-
-
 MODEL = LinearModel({"coef": np.array([[1.0, 2.0]]), "intercept": np.array([3.0])}, None)
 
 
