@@ -350,6 +350,26 @@ def _without_module(environment: Environment, module: str) -> Environment:
     return own
 
 
+def _take(lock: int) -> None:
+    """Take the lock of an open file; a process that is stopped while it compiles keeps it.
+
+    Raises
+    ------
+    OSError
+        When it is not free in time.
+    """
+    until_s = time.monotonic() + LOCK_WAIT_S_MAX
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(_LOCK_LOOK_S)
+        else:
+            return
+
+
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     """A cache in which one process compiles a function while others wait for its machine code.
 
@@ -358,40 +378,26 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
     """
 
     _impl_class = _Files
-    _lock: int | None = None
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        #: The open lock of each thread that compiles. One that only waited for another thread of
+        #: this process must not free that one's.
+        self._locks: dict[int, int] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         known = self._load(sig, target_context)
-        if known is not None or self._lock is not None:
+        thread = threading.get_ident()
+        if known is not None or thread in self._locks:
             return known
         try:
             path = os.path.join(self.cache_path, f"{self._impl.filename_base}.lock")
-            self._lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            self._wait_for_lock()
+            self._locks[thread] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            _take(self._locks[thread])
         except OSError:  # a folder without locks, or a process that keeps one
             self.release()
             return None
         return self._load(sig, target_context)
-
-    def _wait_for_lock(self) -> None:
-        """Take the lock that is open; a process that is stopped while it compiles keeps it.
-
-        Raises
-        ------
-        OSError
-            When it is not free in time.
-        """
-        assert self._lock is not None
-        until_s = time.monotonic() + LOCK_WAIT_S_MAX
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= until_s:
-                    raise
-                time.sleep(_LOCK_LOOK_S)
-            else:
-                return
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         """Load machine code, or return None.
@@ -409,8 +415,8 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         super().save_overload(sig, data)
 
     def release(self) -> None:
-        """Let other processes compile, or load what this one has compiled."""
-        if self._lock is not None:
+        """Let other processes compile, or load what this thread has compiled."""
+        lock = self._locks.pop(threading.get_ident(), None)
+        if lock is not None:
             with contextlib.suppress(OSError):
-                os.close(self._lock)
-            self._lock = None
+                os.close(lock)

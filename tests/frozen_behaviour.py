@@ -50,6 +50,8 @@ WRITES = "ELASTICML_FREEZE"
 _MACHINE = {"versions", "cpu", "blas_threads", "pid", "host"}
 #: Records of what a job waits for: they follow from the others, and from what counts as a wait.
 _LEFT_OUT = {"Waiting", "WaitEnded"}
+#: Sentences about what other records say, with numbers that were computed from data.
+_SENTENCES = {"unconverged"}
 #: Virtual times: sums and products of options, and not of data.
 _TIMES = {"t", "start_t", "seconds", "grace_s", "absent_s"}
 
@@ -64,14 +66,18 @@ def _control(value: Any, name: str = "") -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}") if name in _TIMES else "float"
     if isinstance(value, Mapping):
-        return {k: _control(v, k) for k, v in value.items() if k not in _MACHINE | {"digest"}}
+        return {
+            k: _control(v, k)
+            for k, v in value.items()
+            if k not in _MACHINE | _SENTENCES | {"digest"}
+        }
     if isinstance(value, list | tuple):
         return [_control(v) for v in value]
     return value
 
 
 def _values(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in record.items() if k not in _MACHINE}
+    return {k: v for k, v in record.items() if k not in _MACHINE | _SENTENCES}
 
 
 def processor() -> str:

@@ -64,7 +64,7 @@ def load_object(path: str) -> Any:
     return _objects[path]
 
 
-def pickled_objects(record: Mapping[str, Any]) -> dict[str, bytes]:
+def pickled_objects(sections: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the objects that a job record names and no process can import, pickled.
 
     Raises
@@ -75,7 +75,7 @@ def pickled_objects(record: Mapping[str, Any]) -> dict[str, bytes]:
     import cloudpickle
 
     found = {}
-    for path in _paths(record):
+    for path in _paths(sections):
         thing = load_object(path)
         try:
             found[path] = cloudpickle.dumps(thing)
@@ -92,7 +92,7 @@ def receive_objects(pickled: Mapping[str, bytes]) -> None:
     _pickled.update({path: data for path, data in pickled.items() if path not in _objects})
 
 
-def give_again(record: Mapping[str, Any], objects: Iterable[Any]) -> None:
+def give_again(sections: Mapping[str, Any], objects: Iterable[Any]) -> None:
     """Use these objects for the paths of a record that another process wrote.
 
     Raises
@@ -100,7 +100,7 @@ def give_again(record: Mapping[str, Any], objects: Iterable[Any]) -> None:
     ConfigError
         When the record names none like it.
     """
-    paths = _paths(record)
+    paths = _paths(sections)
     for thing in objects:
         same = [path for path in paths if path.partition(":")[2] == _name(thing)]
         if not same:
@@ -117,9 +117,9 @@ def without_marks(text: str) -> str:
     return re.sub(r"__main__\.v[0-9a-f]{8}:", "__main__:", text)
 
 
-def _paths(record: Mapping[str, Any]) -> list[str]:
-    section = {k: v for k, v in (record.get("algorithm") or {}).items() if k != "warm_start"}
-    named = json.dumps([section, record.get("policies")], default=str)
+def _paths(sections: Mapping[str, Any]) -> list[str]:
+    section = {k: v for k, v in (sections.get("algorithm") or {}).items() if k != "warm_start"}
+    named = json.dumps([section, sections.get("policies")], default=str)
     return sorted(set(_BY_VALUE.findall(named)))
 
 

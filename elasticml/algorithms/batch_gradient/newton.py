@@ -21,7 +21,11 @@ from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.batch_gradient.gradient_exchanges import hessian_exchange
 from elasticml.algorithms.batch_gradient.line_search import Ray, hessian_times, search_wolfe
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
-from elasticml.algorithms.batch_gradient.trust_region import conjugate_gradients, residual_for
+from elasticml.algorithms.batch_gradient.trust_region import (
+    GROW,
+    conjugate_gradients,
+    residual_for,
+)
 from elasticml.algorithms.linear.newton import Factored
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import n_models
@@ -76,6 +80,8 @@ class Newton:
         self._hessian: F64 | None = None
         self._factors: Factored | None = None
         self._is_worn = False
+        #: Longest truncated step, in the variables of the factors, and the length of the last one.
+        self._radius = self._reach = math.inf
         self.directions = 0
         self.probes = 0
         self.products = 0
@@ -88,7 +94,8 @@ class Newton:
         is_fresh = here.elastic.is_whole and self._is_due()
         if is_fresh and not (yield from self._renew(here)):
             return "again"
-        if is_fresh and self._is_exact:
+        is_truncated = not (is_fresh and self._is_exact)
+        if not is_truncated:
             assert self._factors is not None
             direction = -self._factors.to_model(self._factors.of_gradient(here.gradient))
         else:
@@ -108,9 +115,22 @@ class Newton:
         self.probes += ray.probes
         if accepted is None or accepted == "again":
             return accepted
+        if is_truncated:
+            self._resize(accepted.step)
         return Step(
             direction=direction, length=accepted.step, value=accepted.value, serial=ray.serial
         )
+
+    def _resize(self, length: float) -> None:
+        """Let the next truncated step be as long as the last one should have been.
+
+        Of a step that the search cuts to a small part most products were spent on a quadratic that
+        does not hold there: rare classes bend their losses so.
+        """
+        if length < 1.0:
+            self._radius = length * self._reach
+        elif self._reach >= self._radius:
+            self._radius *= GROW
 
     def _is_due(self) -> bool:
         if self._factors is None:
@@ -151,7 +171,7 @@ class Newton:
         residual = residual_for(here.norm, here.first_norm)
         if self._is_quadratic:
             residual = max(0.5 * self._residual * here.first_norm / here.norm, 1e-12)
-        solving = conjugate_gradients(gradient, math.inf, residual)
+        solving = conjugate_gradients(gradient, self._radius, residual)
         image: F64 | None = None
         products = 0
         while True:
@@ -161,6 +181,7 @@ class Newton:
                 self.products += products
                 self._is_worn = products > PRODUCTS_WORTH
                 step: F64 = end.value.step
+                self._reach = float(np.linalg.norm(step))
                 return step if factors is None else factors.to_model(step)
             products += 1
             v = asked if factors is None else factors.to_model(asked)
@@ -179,12 +200,19 @@ class Newton:
         """See :class:`optimizer.Optimizer`."""
         arrays = {} if self._hessian is None else {"hessian": self._hessian}
         return Resume(
-            arrays=arrays, values={"directions": self.directions, "is_worn": self._is_worn}
+            arrays=arrays,
+            values={
+                "directions": self.directions,
+                "is_worn": self._is_worn,
+                "radius": None if math.isinf(self._radius) else self._radius,
+            },
         )
 
     def go_on(self, resume: Resume, changes: int) -> None:
         """See :class:`optimizer.Optimizer`."""
         self.directions = int(resume.values["directions"])
+        radius = resume.values["radius"]
+        self._radius = math.inf if radius is None else float(radius)
         if "hessian" in resume.arrays:
             self._hessian = np.array(resume.arrays["hessian"])
             self._factors = factors_of(self._hessian)

@@ -224,5 +224,5 @@ def test_a_member_without_chunks_returns_zeros() -> None:
 
 def test_an_unknown_operation_is_a_protocol_error() -> None:
     solver, chunks = make(X)
-    with pytest.raises(LocalProtocolError, match="asks for 'hessian', wanted one of gradient"):
-        ask(solver, chunks, "hessian", {})
+    with pytest.raises(LocalProtocolError, match="asks for 'spectrum', wanted one of gradient"):
+        ask(solver, chunks, "spectrum", {})
