@@ -73,7 +73,10 @@ def test_callables_are_named_by_their_import_path():
         (lambda: em.LocalSGD(batch=0), r"LocalSGD.batch: got 0, wanted at least 1"),
         (lambda: em.LocalSGD(model="resnet"), r"LocalSGD.model: got 'resnet', wanted cnn"),
         (lambda: em.LocalSGD(rate_rule="sqr"), r"LocalSGD.rate_rule.*did you mean 'sqrt'"),
-        (lambda: record(absent="taylor"), "algorithm local_sgd cannot follow; use reload"),
+        (
+            lambda: record(absent="taylor"),
+            "algorithm local_sgd cannot follow, but batch_gradient; use reload",
+        ),
         (lambda: record(stop=em.Stop(epochs=1, gap=1e-3)), "local_sgd certifies no duality gap"),
         (
             lambda: record(stop=em.Stop(epochs=1, objective=0.1)),
