@@ -19,11 +19,15 @@ ROUNDING: Final = 8.0 * sys.float_info.epsilon
 class Stagnation:
     """Rounds since the gap, or the objective of a job without one, has fallen.
 
-    A resumed job counts from its first round on.
+    A gap is not monotone: the objective of dual ascent rises at times, for hundreds of rounds near
+    the optimum. So a lower bound of the minimum, the objective less the gap, that has risen is
+    progress too. A resumed job counts from its first round on.
     """
 
     lowest: float = math.inf
-    #: Rounds since it fell to this.
+    #: The highest lower bound of the minimum.
+    bound: float = -math.inf
+    #: Rounds since the last progress.
     rounds: int = 0
     #: The last round measured it, and was one too many.
     is_over: bool = False
@@ -47,6 +51,10 @@ class Stagnation:
         if value is None:
             self.is_over = False
             return
-        if self.lowest - value > ROUNDING * abs(value if objective is None else objective):
+        rounding = ROUNDING * abs(value if objective is None else objective)
+        bound = objective - value if has_gap and objective is not None else -math.inf
+        if self.lowest - value > rounding:
             self.lowest, self.rounds = value, 0
+        if bound - self.bound > rounding:
+            self.bound, self.rounds = bound, 0
         self.is_over = self.rounds >= ROUNDS_WITHOUT_PROGRESS

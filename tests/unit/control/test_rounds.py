@@ -301,3 +301,11 @@ def test_bodies_have_two_holders_if_they_fit_twice(limits, holders):
     state.ledger.add(MemberId(0, 1), [ChunkInfo(id=ChunkId("s", 0, 0), rows=1, nbytes=100)])
     state.settle_holders()
     assert state.holders == holders
+
+
+def test_a_job_whose_lower_bound_of_the_minimum_rises_makes_progress():
+    book = rounds(ends_without_progress=True)
+    for k in range(300):
+        row = HistoryRow({"objective": 1.0, "next_objective": 1.0 + 1e-6 * k, "next_gap": 0.5})
+        book.finish(row, float(k), idle=False)
+        assert book.stop_reason(0.0) is None
