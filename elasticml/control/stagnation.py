@@ -9,7 +9,7 @@ from typing import Final
 
 from elasticml.story.history import HistoryRow
 
-#: A job with a tolerance ends after so many rounds that only rounding errors have changed.
+#: Rounds without progress after which a job with a tolerance ends.
 ROUNDS_WITHOUT_PROGRESS: Final = 100
 #: Share of the objective that counts as rounding error.
 ROUNDING: Final = 8.0 * sys.float_info.epsilon

@@ -90,7 +90,7 @@ class MemberHost:
             link.close()  # a member that started now would miss the notice of this worker's end
             return
         if link.hello.get("has_objects") and self._context.objects is not None:
-            # From the scheduler: whoever opens a link here may be a stranger.
+            # From the scheduler: the process that opened this link may be a stranger's.
             receive_objects(await self._context.objects(job))
         store = self._stores.get(job)
         if store is None:

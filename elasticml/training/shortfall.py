@@ -19,7 +19,7 @@ from elasticml.story.history import HistoryRow
 NOT_CONVERGED: Final = "not converged"
 #: Algorithms whose convergence depends on the sizes of the columns, unless they scale them.
 _SCALED: Final = (BatchGradient.name, CoCoA.name)
-#: A job that was ended by its limit is told to take so many times as many rounds or seconds.
+#: The sentence about a job that its limit ended proposes this multiple of the limit.
 _LONGER: Final = 10
 
 

@@ -245,7 +245,7 @@ def chosen_for(settings: BatchGradient, facts: DatasetStats) -> Literal["newton"
 
 
 def check_columns(settings: BatchGradient, facts: DatasetStats) -> None:
-    """Reject data of so many columns that their Hessian is too large.
+    """Reject data whose Hessian is too large.
 
     Raises
     ------

@@ -77,7 +77,7 @@ def test_every_layout_has_the_minimum_of_lbfgs(name: str, intercept: bool, loss:
 
 
 def test_many_classes_have_the_minimum_of_lbfgs() -> None:
-    """Their Hessian has so many blocks that each class's own one preconditions."""
+    """Their Hessian has many blocks: each class's own one preconditions."""
     X = RNG.normal(size=(ROWS, 40))
     y = np.argmax(X @ RNG.normal(size=(40, 41)) + 3.0 * RNG.gumbel(size=(ROWS, 41)), axis=1)
     newton = train(X, y, None, l2=1e-2, optimizer="newton", tolerance=1e-9)
