@@ -128,6 +128,10 @@ def test_the_page_fits_its_window_and_its_ticks_differ(driver: Any, client: Clie
             )
             ticks = driver.execute_script(script)
             assert len(ticks) == len(set(ticks)) > 1
+        script = "return ticks(...range([2.5, 2.5 + arguments[0]], [0, 1], false, false, null), 5)"
+        for rise in (0.0, 4e-16, 1e-9, 1e-6, 0.003, 1.0):
+            marks = driver.execute_script(script, rise)
+            assert len(marks) == len(set(marks)) > 1
     finally:
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         handle.cancel()

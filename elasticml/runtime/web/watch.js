@@ -210,7 +210,7 @@ function frame(section, low, high, log, label) {
   const width = figure.clientWidth, height = figure.clientHeight;
   if (width < 60) return null;
   const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-  const marks = log ? decades(low, high) : ticks(low, high, 4);
+  const marks = log ? decades(low, high) : ticks(low, high, 5);
   const names = log ? marks.map((v) => v.toExponential(0).replace("e+0", "e0")) : distinct(marks);
   const letters = Math.max(...names.map((text) => text.length));
   const box = { left: Math.max(46, 7 * letters + 8), right: width - 62, top: 14, bottom: height - 20 };
@@ -245,6 +245,7 @@ function absenceBands(svg, x, box, times) {
   }
 }
 
+// About n round numbers. A step is at most 2.5 times the wanted one: with n >= 5 there are at least two.
 function ticks(low, high, n) {
   const span = high - low;
   if (!(span > 0)) return [low];
@@ -275,7 +276,9 @@ function range(values, times, log, steps, target) {
     if (target) low = Math.min(low, target);
     return [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high) + 1e-9)];
   }
-  const margin = 0.12 * (high - low) || 0.05 * Math.abs(high) || 1;
+  // Values that differ by rounding alone are a flat line: ticks have ten digits.
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const margin = high - low > 1e-7 * size ? 0.12 * (high - low) : 0.05 * size || 1;
   return [low - margin, high + margin];
 }
 
