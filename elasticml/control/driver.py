@@ -360,7 +360,7 @@ class Driver:
             commands += self.membership_changes.fence(member, "deadline", now_s)
         for member in self.link_monitor.unreachable(now_s):
             commands += self.membership_changes.fence(member, "unreachable", now_s)
-        commands += self.membership_changes.gathered(now_s)
+        commands += self.membership_changes.gathered(now_s) + self.placement.ticked(now_s)
         self.membership_changes.lapsed(now_s)
         commands += self.membership_changes.preemption.ticked(now_s)
         commands += self.waits.ticked(self.request, now_s)

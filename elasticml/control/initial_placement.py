@@ -120,6 +120,8 @@ class InitialPlacement:
         self._mobility = chunk_moves
         self._rounds = rounds
         self._boundary = boundary
+        #: The number of chunks on their way, and since when it has been the same.
+        self._moving = (0, 0.0)
 
     def configure(self, member: MemberId) -> list[Command]:
         """Send a member the data set's statistics."""
@@ -133,6 +135,20 @@ class InitialPlacement:
         if record is None:
             return []
         record.configured = True
+        return self.dealt()
+
+    def ticked(self, now_s: float) -> list[Command]:
+        """Leave chunks with their readers if none has arrived for as long as a round would wait.
+
+        Both ends may live and the way between them be cut: nobody reports a failed move then.
+        """
+        moves, (n_moving, since_s) = self._mobility.moves, self._moving
+        if self.state.stage != "dealing" or len(moves) != n_moving:
+            self._moving = (len(moves), now_s)
+            return []
+        if not moves or now_s - since_s < self.state.settings.hold_s_max:
+            return []
+        moves.clear()
         return self.dealt()
 
     def unready(self) -> set[MemberId]:

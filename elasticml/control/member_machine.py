@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 from elasticml.control import effects as fx
 from elasticml.control.tree_node import TreeNode
-from elasticml.errors import LocalProtocolError, one_line
+from elasticml.errors import LocalProtocolError, RemoteProtocolError, one_line
 from elasticml.ids import ChunkId, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -365,12 +365,17 @@ class Member:
         return [fx.StoreChunks(arrival=event), *self._copies.next_commands(self._now_s)]
 
     def _store_failed(self, event: fx.StoreFailed) -> Commands:
-        """End the job if a move does not fit into memory; abandon a copy, which is optional."""
+        """End the job if a move cannot be stored; abandon a copy, which is optional.
+
+        What another member sent against the protocol stays where it is.
+        """
         arrival, error = event.arrival, event.error
-        if arrival.states:
+        if arrival.states and not isinstance(error, RemoteProtocolError):
             return [fx.Fail(error=error)]
+        self._copies.move_ended(arrival.source, arrival.order)
         reason = f"{type(error).__name__}: {one_line(error)}"
-        return [self._refused(arrival, arrival.chunks, reason)]
+        refused = self._refused(arrival, arrival.chunks, reason)
+        return [refused, *self._copies.next_commands(self._now_s)]
 
     def _stored(self, event: fx.ChunksStored) -> Commands:
         """Report the chunks of a transfer, and set the states that are newer."""
@@ -399,6 +404,10 @@ class Member:
                 order=arrival.order,
             )
             commands.append(fx.Report(event=loaded))
+        if arrival.missing:
+            # The sender may have sent all before the link broke, and would not report it.
+            lacking = tuple(chunk for chunk in arrival.chunks if chunk in arrival.missing)
+            commands.append(self._refused(arrival, lacking, "the link broke"))
         return commands
 
     def _takes_state(self, chunk: ChunkId, order: int) -> bool:

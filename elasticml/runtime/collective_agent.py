@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from elasticml.control import effects as fx
 from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.out_of_core.store import plan_residency
-from elasticml.errors import RemoteProtocolError
+from elasticml.errors import RemoteProtocolError, one_line
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, member_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -38,6 +39,8 @@ from elasticml.runtime.peer import Peer
 from elasticml.runtime.pipelined_transfer import PipelinedTransfer
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.training.array_buffers import Buffers, Vector, merge, n_values, pack, unpack
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -290,7 +293,9 @@ class CollectiveAgent:
         hello = {**self._hello, "kind": "child", "member": str(self.me), "to": str(command.parent)}
         try:
             link = await self._context.transport.connect(command.address, hello)
-        except LinkClosedError:
+        except Exception as error:
+            if not isinstance(error, LinkClosedError):
+                logger.warning("no link to parent %s: %s", command.parent, one_line(error))
             self._feed(fx.ConnectFailed(peer=command.parent))
             return
         if not self.machine.attaches_to(command):

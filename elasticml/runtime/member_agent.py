@@ -566,6 +566,6 @@ class MemberAgent:
         try:
             await self._transfers.receive(link)
         except RemoteProtocolError:
-            raise  # closes the link; its sender reports what it could not send
-        except ElasticmlError as error:
+            raise  # closes the link
+        except Exception as error:
             self._fail(error)

@@ -171,7 +171,10 @@ class ChunkTransport:
         send: Callable[[Link], Awaitable[None]],
         done: Event,
     ) -> None:
-        """Send on the link for a purpose, which is opened first if necessary; feed the outcome."""
+        """Send on the link for a purpose, which is opened first if necessary; feed the outcome.
+
+        Nobody awaits a transfer: an error that is not reported would be waited for without end.
+        """
         key = (order.target, purpose)
         try:
             async with self._locks.setdefault(key, asyncio.Lock()):
@@ -179,8 +182,10 @@ class ChunkTransport:
                 if link is None:
                     link = self._links[key] = await self._connect(order)
                 await send(link)
-        except (LinkClosedError, KeyError) as error:
-            self._links.pop(key, None)
+        except Exception as error:
+            broken = self._links.pop(key, None)
+            if broken is not None:
+                broken.close()  # the receiver may be in the middle of the order
             reason = f"{type(error).__name__}: {one_line(error)}"
             done = fx.SendFailed(
                 target=order.target, chunks=order.chunks, order=order.order, reason=reason
@@ -239,6 +244,13 @@ class ChunkTransport:
             # Keep what arrived completely before the sender was lost.
             if delivery is not None:
                 await self._take_in(source, delivery)
+        except Exception as error:
+            # The sender may have sent all, and then does not notice that the link is closed.
+            if delivery is not None:
+                self._feed(fx.StoreFailed(arrival=_arrival(source, delivery), error=error))
+            if delivery is None or isinstance(error, RemoteProtocolError):
+                raise
+            link.close()
 
     async def _receive_bodies(self, link: Link, delivery: Delivery) -> None:
         slab = delivery.slab
@@ -299,17 +311,7 @@ class ChunkTransport:
 
     async def _take_in(self, source: MemberId, delivery: Delivery) -> None:
         """Report what has arrived completely, and wait until it is stored."""
-        self._feed(
-            fx.ChunksArrived(
-                source=source,
-                order=delivery.order,
-                chunks=delivery.chunks,
-                missing=frozenset(delivery.missing),
-                states=frozenset(delivery.states),
-                nbytes=delivery.nbytes,
-                content=delivery,
-            )
-        )
+        self._feed(_arrival(source, delivery))
         if delivery.storing is not None:
             await delivery.storing
 
@@ -322,7 +324,7 @@ class ChunkTransport:
     async def _keep(self, arrival: fx.ChunksArrived, delivery: Delivery) -> None:
         try:
             await self._store.take(list(delivery.bodies.values()))
-        except DataError as error:
+        except Exception as error:
             self._feed(fx.StoreFailed(arrival=arrival, error=error))
             return
         seconds = round(self._clock() - delivery.began_s, 6)
@@ -339,6 +341,18 @@ class ChunkTransport:
         """Close all links."""
         for link in [*self._links.values(), *self._received]:
             link.close()
+
+
+def _arrival(source: MemberId, delivery: Delivery) -> fx.ChunksArrived:
+    return fx.ChunksArrived(
+        source=source,
+        order=delivery.order,
+        chunks=delivery.chunks,
+        missing=frozenset(delivery.missing),
+        states=frozenset(delivery.states),
+        nbytes=delivery.nbytes,
+        content=delivery,
+    )
 
 
 def _buffer_for_states(header: Header, prefix: Mapping[str, Any]) -> memoryview:

@@ -111,3 +111,15 @@ def test_the_first_round_waits_until_every_chunk_has_an_owner():
     assert made.dealt() == []
     made._mobility.loaded(ChunksLoaded(member=A, chunks=(chunk,)))
     assert made.dealt()[-1] == StartTrainer()
+
+
+def test_chunks_that_do_not_arrive_stay_with_their_readers_and_the_first_round_begins():
+    made, chunks = placement(), (ChunkId("s", 0, 0), ChunkId("s", 1, 0))
+    hold_s, moves = made.state.settings.hold_s_max, made._mobility
+    moves.move({chunks[0]: B, chunks[1]: A})
+    (order,) = {move.order for chunk, move in moves.moves.items() if chunk == chunks[0]}
+    assert made.ticked(0.0) == []
+    moves.loaded(ChunksLoaded(member=B, chunks=chunks[:1], order=order))
+    assert [made.ticked(at_s) for at_s in (hold_s, 2 * hold_s - 1.0)] == [[], []]
+    assert made.ticked(2 * hold_s)[-1] == StartTrainer()
+    assert [made.state.ledger.owner(chunk) for chunk in chunks] == [B, B]

@@ -8,7 +8,7 @@ import pytest
 
 from elasticml.control import effects as fx
 from elasticml.control.member_machine import BURST_S, HELD_MODELS_MAX, RECONNECTS_MAX, Member
-from elasticml.errors import LocalProtocolError
+from elasticml.errors import LocalProtocolError, RemoteProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -241,8 +241,11 @@ def test_state_of_an_older_order_is_not_accepted():
 
 
 def test_complete_parts_of_a_broken_transfer_count():
-    taken, (report,) = stored(Member(ME, {A, C}), came(4, A, B, C, missing=frozenset({B, C})))
+    broken = came(4, A, B, C, missing=frozenset({B, C}))
+    taken, (report, failed) = stored(Member(ME, {A, C}), broken)
     assert (taken, report.chunks, report.order) == ([A], (A,), 4)
+    # The giver may have sent all before the link broke: it would not report what is lost.
+    assert (failed.member, failed.target, failed.chunks) == (GIVER, ME, (B, C))
 
 
 def test_state_without_a_body_is_no_move():
@@ -259,6 +262,16 @@ def test_copies_without_room_are_given_up_and_moves_without_room_end_the_job():
     assert (report.event.order, report.event.reason) == (4, "ValueError: full")
     moves = fx.StoreFailed(arrival=came(4, A), error=full)
     assert member.handle(moves, 0.0) == [fx.Fail(error=full)]
+
+
+def test_a_move_that_breaks_the_protocol_stays_with_its_giver_and_copies_go_on():
+    member, broken = Member(ME), RemoteProtocolError("11 bytes, wanted 10")
+    member.handle(fx.MoveArriving(source=GIVER, order=4), 0.0)
+    assert member.handle(copies(9, 1), 0.0) == []
+    failed = fx.StoreFailed(arrival=came(4, A), error=broken)
+    report, sending = member.handle(failed, 0.0)
+    assert isinstance(report.event, ev.MoveFailed)
+    assert isinstance(sending, fx.SendCopy)
 
 
 def test_drop_is_performed_before_it_is_reported():

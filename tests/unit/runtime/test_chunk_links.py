@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.collective.frames import Kind
+from elasticml.collective.frames import Frame, Kind
 from elasticml.control import effects as fx
 from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core.store import OutOfCoreStore
+from elasticml.errors import ConfigError, RemoteProtocolError
 from elasticml.ids import ChunkId, Generation, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -291,7 +292,8 @@ async def test_complete_parts_from_a_vanished_giver_are_kept_and_the_rest_is_not
     report, *others = await pair.reported(1)
     await asyncio.wait([giving])
     assert loaded(report) == ([1, 2], 1)
-    assert [type(other) for other in others] in ([], [ev.MoveFailed])
+    # Both ends report what is lost, unless the giver learns nothing of its own end.
+    assert {type(other) for other in others} == {ev.MoveFailed}
     assert sorted(pair.stores[TAKER].chunks) == [name(1), name(2)]
     assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [1]
 
@@ -359,3 +361,81 @@ async def test_copies_that_do_not_fit_are_refused_and_the_job_continues() -> Non
     assert isinstance(failed, ev.MoveFailed)
     assert (failed.member, failed.target, failed.order) == (GIVER, TAKER, 9)
     assert pair.stores[TAKER].chunks == {}
+
+
+def damaged(k: int) -> Chunk:
+    made = compressed_chunk(chunk_worth_shuffling(k))
+    assert made.lazy_body is not None
+    made.lazy_body.expected ^= 1
+    return made
+
+
+@pytest.mark.parametrize("purpose", ["move", "copy"])
+async def test_a_damaged_body_is_a_failed_order_and_the_next_order_has_a_new_link(
+    purpose: str, tmp_path: Path
+) -> None:
+    pair = Pair()
+    store = pair.stores[GIVER]
+    store.limit_bytes, store.out_of_core = 10, OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    sound = compressed_chunk(chunk_worth_shuffling(0))
+    store.put([sound, damaged(1)])
+    ids = (sound.id, ChunkId("smooth", 0, 1))
+    order = cmd.GiveChunks(
+        member=GIVER, target=TAKER, address="1.1", chunks=ids, bodies=ids, order=1
+    )
+    again = cmd.GiveChunks(
+        member=GIVER, target=TAKER, address="1.1", chunks=ids[:1], bodies=ids[:1], order=2
+    )
+    if purpose == "copy":
+        rate = {"member": GIVER, "target": TAKER, "address": "1.1", "bytes_per_s": 5e7}
+        nbytes = tuple(store.chunks[id].nbytes for id in ids)
+        order = cmd.CopyChunks(**rate, chunks=ids, nbytes=nbytes, order=1)
+        again = cmd.CopyChunks(**rate, chunks=ids[:1], nbytes=nbytes[:1], order=2)
+    pair.feed(GIVER, order)
+    await pair.sent()
+    await pair.reported(1)
+    failed = [r for r in pair.reports if isinstance(r, ev.MoveFailed) and r.member == GIVER]
+    assert any("DataError" in r.reason and "is damaged" in r.reason for r in failed)
+    pair.feed(GIVER, again)
+    await pair.sent()
+    await pair.until(
+        lambda: any(loaded(r)[1] == 2 for r in pair.reports if isinstance(r, ev.ChunksLoaded))
+    )
+    assert list(pair.stores[TAKER].chunks) == [sound.id]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("no stream"), RemoteProtocolError("version 9"), OSError("no descriptors")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_link_that_cannot_be_opened_is_a_failed_order_whatever_the_reason(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1)])
+
+    async def refuse(address: str, hello: object) -> None:
+        raise error
+
+    with monkeypatch.context() as refused:
+        refused.setattr(pair.network.endpoint("0.1"), "connect", refuse)
+        await pair.give([1], [1], order=5)
+        (failed,) = await pair.reported(1)
+    assert isinstance(failed, ev.MoveFailed)
+    assert (failed.order, type(error).__name__ in failed.reason) == (5, True)
+    await pair.give([1], [1], order=6)
+    assert loaded((await pair.reported(2))[1]) == ([1], 6)
+
+
+async def test_a_body_against_the_protocol_is_reported_although_its_sender_has_sent_all() -> None:
+    pair = Pair()
+    link = await pair.network.endpoint("0.1").connect("1.1", {"from": "0.1", "kind": "chunks"})
+    body = chunk(1).stored
+    prefix = {"order": 3, "chunks": ["s/0/1"], "bodies": [0], "sizes": [9], "body_bytes": 9}
+    await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
+    await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=body))
+    (failed,) = await pair.reported(1)
+    assert isinstance(failed, ev.MoveFailed)
+    assert (failed.member, failed.order) == (GIVER, 3)
+    assert "RemoteProtocolError" in failed.reason
