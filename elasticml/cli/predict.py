@@ -31,8 +31,16 @@ The output appears when it is complete, and replaces an older one.
     "--out", required=True, type=click.Path(path_type=Path), help="A .parquet or .csv file."
 )
 @click.option("--keep", multiple=True, metavar="COLUMN", help="A column of DATA to write as well.")
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="Import this network or loss, which MODEL names. It runs the module's code.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
-def predict(model: str, data: str, out: Path, keep: tuple[str, ...], verbose: bool) -> None:
+def predict(
+    model: str, data: str, out: Path, keep: tuple[str, ...], trust: tuple[str, ...], verbose: bool
+) -> None:
     """Predict a file."""
     from elasticml.models.loading import load_model
 
@@ -40,7 +48,7 @@ def predict(model: str, data: str, out: Path, keep: tuple[str, ...], verbose: bo
         raise click.UsageError(f"--out: got {str(out)!r}, wanted a name ending in .parquet or .csv")
     if out.exists() and any(Path(one).exists() and out.samefile(one) for one in (model, data)):
         raise click.UsageError(f"--out: {out} is the file to read; give another name")
-    n_rows = _write(load_model(model), data, out, keep)
+    n_rows = _write(load_model(model, trust=trust), data, out, keep)
     click.echo(f"predicted   {n_rows} rows")
     click.echo(f"output      {out}")
 

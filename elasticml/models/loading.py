@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +30,9 @@ from elasticml.specification.algorithms import (
     REGRESSION_LOSSES,
     settings_from_section,
 )
-from elasticml.specification.user_objects import give_again
 
 
-def load_model(path: str | Path, *, objects: Sequence[Any] = ()) -> Model:
+def load_model(path: str | Path, *, trust: Any = ()) -> Model:
     """Read a model from its file, or from a run's directory.
 
     Parameters
@@ -41,14 +40,14 @@ def load_model(path: str | Path, *, objects: Sequence[Any] = ()) -> Model:
     path : path or URL
         What ``model.save`` wrote; or a run directory, or its ``model.npz``. Files of older versions
         have no names and categories: their models take rows of numbers.
-    objects : sequence, optional
-        The network's factory and loss again, if a script or a notebook defined them: no file has
-        them.
+    trust : import path, function or class, or a list of them, optional
+        A network's factory and loss, such as ``"mymodule:Net"`` or the class itself, unless
+        elasticml has them. The file only names them, and names of other files are not imported.
 
     Raises
     ------
     ConfigError
-        When the file does not exist.
+        When the file does not exist, or names code that ``trust`` has not.
     DataError
         When it is not a model, is damaged, or was written by a later version.
 
@@ -66,8 +65,8 @@ def load_model(path: str | Path, *, objects: Sequence[Any] = ()) -> Model:
     arrays = read_arrays(name)
     with reading(name):
         model = _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
-    if objects:
-        give_again(model.settings(), objects)
+    if isinstance(model, NetworkModel):
+        model.trust(trust)
     return model
 
 
@@ -126,7 +125,9 @@ def _of_header(arrays: Arrays, name: str) -> Model:
             model, width = centres, centres.cluster_centers_.shape[1]
         elif kind == NetworkModel.kind:
             facts = DatasetStats.from_json(settings["facts"])
-            model = NetworkModel(own, settings["algorithm"], facts, classes=classes, rows=rows)
+            model = NetworkModel(
+                own, settings["algorithm"], facts, classes=classes, rows=rows, file=name
+            )
             width = rows.n_columns
         else:
             raise DataError(f"{name} is a model of kind {kind!r}, wanted linear, kmeans or network")

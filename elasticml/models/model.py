@@ -19,6 +19,7 @@ from elasticml.models.file_format import file_arrays, npz_bytes
 from elasticml.models.row_input import Batch, RowInput, is_file, is_lazy, map_partitions
 from elasticml.objectives.links import LINKS, TWEEDIE_POWER, class_scores, predictions
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
+from elasticml.specification.user_objects import give_again, is_importable, path_of
 
 if TYPE_CHECKING:
     from elasticml.algorithms.local_sgd.network import Network
@@ -575,8 +576,10 @@ class NetworkModel(Model):
         *,
         classes: Sequence[Any] | None = None,
         rows: RowInput | None = None,
+        file: str | None = None,
     ) -> None:
         self.arrays = arrays
+        self._file = file
         self._algorithm = {k: v for k, v in algorithm.items() if k != "warm_start"}
         self._settings = settings_from_section(LocalSGD, algorithm)
         self._facts = facts
@@ -597,9 +600,40 @@ class NetworkModel(Model):
         Raises
         ------
         ConfigError
-            When PyTorch is not installed here, or the factory cannot be imported.
+            When PyTorch is not installed here, or the factory cannot be imported, or a file names
+            it and the user has not trusted it.
         """
         return self._loaded_network().module.eval()
+
+    def trust(self, code: Any = ()) -> None:
+        """Allow the functions that the model's file names, if ``code`` has all of them.
+
+        Parameters
+        ----------
+        code : import path, function or class, or a list of them
+
+        Raises
+        ------
+        ConfigError
+            When the file names another one: importing or calling it would run what the file says.
+        """
+        given = list(code) if isinstance(code, list | tuple) else [code]
+        named = {one for one in given if isinstance(one, str)}
+        objects = [one for one in given if not isinstance(one, str)]
+        named |= {path_of(one) for one in objects if is_importable(one)}
+        give_again(self.settings(), [one for one in objects if not is_importable(one)])
+        own = [str(self._settings.model), str(self._settings.loss)]
+        # What a script defined is in this process, or has been given: nothing is imported.
+        strange = sorted(p for p in own if ":" in p and p not in named and is_importable(p))
+        if self._file is not None and strange:
+            wanted = strange[0] if len(strange) == 1 else strange
+            raise ConfigError(
+                f"{self._file}: the network is made by {' and '.join(strange)}, which is code that "
+                f"the file names; if you trust it: em.load_model(path, trust={wanted!r}) or "
+                f"elasticml predict {' '.join(f'--trust {path}' for path in strange)}",
+                path=self._file,
+            )
+        self._file = None
 
     def decision_function(self, X: Any) -> Any:
         """Return the module's outputs, shape (n, outputs), for rows as in the data, not normalised.
@@ -660,6 +694,7 @@ class NetworkModel(Model):
     def _loaded_network(self) -> Network:
         from elasticml.algorithms.local_sgd.network import Network
 
+        self.trust()
         if self._network is None:
             self._network = Network(self._settings, self._facts, device="cpu")
             self._network.fill_named(self.arrays)

@@ -26,15 +26,22 @@ _pickled: dict[str, bytes] = {}
 
 def path_of(thing: Any) -> str:
     """Return the path of a function, a class or another object: its import path if it has one."""
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
-    if module not in (None, "__main__") and name.isidentifier():
-        return f"{module}:{name}"
+    if is_importable(thing):
+        return f"{thing.__module__}:{thing.__qualname__}"
     for path, known in _objects.items():
         if known is thing:
             return path
     path = f"__main__.v{secrets.token_hex(4)}:{_name(thing)}"
     _objects[path] = thing
     return path
+
+
+def is_importable(thing: Any) -> bool:
+    """Whether an object, or the one at a path, is a module's; else it travels by value."""
+    if isinstance(thing, str):
+        return _BY_VALUE.fullmatch(thing) is None
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
+    return module not in (None, "__main__") and bool(name.isidentifier())
 
 
 def load_object(path: str) -> Any:
@@ -59,7 +66,7 @@ def load_object(path: str) -> Any:
         name = path.partition(":")[2]
         raise ConfigError(
             f"{name} was defined in a script or a notebook, and files do not keep it; give it "
-            f"again: objects=[{name}] of em.load_model, em.resume or em.attach"
+            f"again: objects=[{name}] of em.resume or em.attach, trust={name} of em.load_model"
         )
     return _objects[path]
 

@@ -127,3 +127,20 @@ def test_a_network_starts_from_a_model_a_file_or_a_module_s_state(tmp_path):
     for strange in (["a"], module.bias.detach().bfloat16(), module.bias):
         with pytest.raises(em.ConfigError, match="warm_start: bias is not an array of numbers"):
             record(warm_start={"bias": strange})
+
+
+def test_the_network_of_a_file_is_made_by_code_that_the_user_trusts(tmp_path):
+    facts = merge_summaries([DATA.read(b.index, None, 1)[1] for b in DATA.blocks()])
+    arrays = {"weight": np.eye(3, 4), "bias": np.zeros(3)}
+    arrays |= {"input_mean": np.zeros(1), "input_std": np.ones(1)}
+    path = tmp_path / "model.npz"
+
+    def of_script(shape: Any) -> Any:
+        return linear(shape, 3)
+
+    for own, trust in ((linear, "tests.networks:linear"), (linear, linear), (of_script, of_script)):
+        section = em.LocalSGD(model=own).section()
+        NetworkModel(arrays, section, facts).save(path)
+        model = em.load_model(path, trust=trust)
+        assert model.predict(np.eye(2, 4)).tolist() == [0, 1]
+    assert em.load_model(path).predict(np.eye(2, 4)).tolist() == [0, 1]  # it is in this process

@@ -16,14 +16,15 @@ import scipy.sparse
 from click.testing import CliRunner
 from sklearn.metrics import d2_tweedie_score
 
+import elasticml as em
 from elasticml.cli.predict import predict
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import survey_all
 from elasticml.errors import ConfigError, DataError
 from elasticml.models.file_format import HEADER
-from elasticml.models.loading import load_model, model_of_job
-from elasticml.models.model import KMeansModel, LinearModel, Model
+from elasticml.models.loading import load_model, model_of_job, read_model
+from elasticml.models.model import KMeansModel, LinearModel, Model, NetworkModel
 from elasticml.models.row_input import RowInput
 
 N = 300
@@ -225,6 +226,37 @@ def test_a_frame_of_pandas_has_the_column_without_a_name(tmp_path: Path) -> None
     assert model is not None
     assert model.feature_names_in_.tolist() == ["", "a"]
     assert model.predict(pd.read_csv(path)).tolist() == model.predict(path).tolist()
+
+
+@pytest.mark.parametrize("key", ["model", "loss"])
+def test_a_file_of_a_network_runs_no_code_that_it_names(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with the network ``os:system`` ran a command when it predicted."""
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = tmp_path / "ran"
+    (tmp_path / "planted_code.py").write_text(f"open({str(ran)!r}, 'w').close()\nnet = print\n")
+    np.save(tmp_path / "rows.npy", np.zeros((2, 4)))
+    facts = merge_summaries([em.from_arrays(np.zeros((2, 4)), [0, 1]).read(0, None, 1)[1]])
+    section = {"name": "local_sgd", key: "planted_code:net"}
+    path, out = tmp_path / "model.npz", tmp_path / "out.csv"
+    NetworkModel({"weight": np.zeros(3)}, section, facts).save(path)
+    refused = "made by planted_code:net, which is code that the file names; if you trust it: "
+    for trust in ((), "planted_code:other", [json.dumps]):
+        with pytest.raises(ConfigError, match=refused):
+            load_model(path, trust=trust)
+    of_run = read_model(str(path), section)[0]
+    assert isinstance(of_run, NetworkModel)
+    for use in (of_run.predict, of_run.decision_function, lambda _: of_run.module):
+        with pytest.raises(ConfigError, match=refused):
+            use(np.zeros((1, facts.n_columns)))
+    done = CliRunner().invoke(predict, [str(path), str(tmp_path / "rows.npy"), "--out", str(out)])
+    assert isinstance(done.exception, ConfigError)
+    assert "--trust planted_code:net" in done.exception.message
+    assert not ran.exists()
+    load_model(path, trust="planted_code:net")
+    load_model(path, trust=[json.dumps, "planted_code:net"])
+    assert not ran.exists()  # not before it predicts
 
 
 def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
