@@ -18,6 +18,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.ids import chunk_id
 from elasticml.protocol.job_record import job_record
 from elasticml.runtime.block_registry import BlockRegistry
+from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
 from elasticml.runtime.executors import Runner
@@ -123,7 +124,9 @@ class World:
         bodies: dict[int, list[tuple[str, Any]]] = {}
         for id, body in zip(sent.ids, sent.bodies, strict=True):
             bodies.setdefault(chunk_id(id).block, []).append((id, body))
-        resumed = checkpoint_of(job_record(record))
+        known = job_record(record)
+        claim = None if known.checkpoint is None else AttemptClaim(known.job, known.checkpoint)
+        resumed = checkpoint_of(known, claim)
         self.shell = DriverAgent(
             job_record({**record, "data": source.spec()}),
             DriverContext(
@@ -133,6 +136,7 @@ class World:
                 injector=self._injector,
                 scaler=scaler,
                 io_runner=InlineRunner(),
+                claim=claim,
             ),
             source=source,
             blocks=BlockRegistry(bodies, sent.summaries),

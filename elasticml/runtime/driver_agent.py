@@ -39,6 +39,7 @@ from elasticml.protocol.codec import decode, encode
 from elasticml.protocol.commands import Command
 from elasticml.protocol.job_record import JobRecord
 from elasticml.runtime.block_registry import BlockRegistry
+from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from elasticml.runtime.executors import Long, Runner, parallel
@@ -191,6 +192,8 @@ class DriverContext:
     more_workers: MoreWorkers | None = None
     #: Writes checkpoints if the job record asks for them.
     io_runner: Runner | None = None
+    #: To the place of the checkpoints, if it is taken already.
+    claim: AttemptClaim | None = None
     #: Whether members ask the scheduler for objects of the user that they cannot import.
     has_objects: bool = False
 
@@ -274,10 +277,10 @@ class DriverAgent(JobDriver):
             restore(machine, resumed.resume_point.machine, resumed.progress)
         if record.checkpoint is not None and context.io_runner is not None:
             self._checkpoints = Checkpointer(
-                record.checkpoint.path,
                 record.checkpoint.every_s,
                 self.driver_session,
                 machine,
+                claim=context.claim or AttemptClaim(record.job, record.checkpoint),
                 runner=context.io_runner,
                 spawn=self._spawn,
                 write=self._append,

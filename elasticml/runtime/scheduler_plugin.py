@@ -27,6 +27,7 @@ from elasticml.protocol.events import BlocksLocated
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.protocol.notices import ContainerStopping, MarkLifted, Notice
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
+from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of, read_checkpoint
 from elasticml.runtime.dask_demand import DaskDemand
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
@@ -241,13 +242,18 @@ class ElasticmlScheduler(SchedulerPlugin):
         blocks: dict[int, list[tuple[str, Any]]] = {}
         for id, body in zip(ids, bodies, strict=True):
             blocks.setdefault(chunk_id(id).block, []).append((id, body))
+        place = submitted.checkpoint
+        claim = None if place is None else AttemptClaim(submitted.job, place)
         try:
-            resumed = await asyncio.to_thread(checkpoint_of, submitted)
+            resumed = await asyncio.to_thread(checkpoint_of, submitted, claim)
             known = [BlockSummary.from_json(s) for s in summaries]
-            shell = self._make(submitted, BlockRegistry(blocks, known), resumed, objects or {})
+            registry = BlockRegistry(blocks, known)
+            shell = self._make(submitted, registry, resumed, claim, objects or {})
             if graph is not None:
                 self._feeds[shell.job] = PartitionFeed(self._scheduler, shell.job, graph)
         except ElasticmlError as error:
+            if claim is not None:
+                await asyncio.to_thread(claim.release)
             return {"error": error_to_dict(located(error, "the scheduler"))}
         self._jobs[shell.job] = shell
         if objects:
@@ -269,6 +275,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         record: JobRecord,
         blocks: BlockRegistry,
         resumed: Checkpoint | None,
+        claim: AttemptClaim | None,
         objects: Mapping[str, bytes],
     ) -> DriverAgent:
         if record.version != RECORD_VERSION or record.package != self.version:
@@ -276,15 +283,6 @@ class ElasticmlScheduler(SchedulerPlugin):
                 f"the job record is of elasticml {record.package}, the scheduler runs "
                 f"{self.version}: install the same version on both"
             )
-        place = None if record.checkpoint is None else record.checkpoint.path
-        for other in self._running():
-            theirs = None if other.record.checkpoint is None else other.record.checkpoint.path
-            if place is not None and place == theirs:
-                raise ConfigError(
-                    f"checkpoint.path: job {other.job}, which runs on this scheduler, writes to "
-                    f"{place}; attach to that job, or cancel it",
-                    path="checkpoint.path",
-                )
         injector = self._scheduler.extensions.get(FAULT_INJECTOR_EXTENSION)
         if record.faults and injector is None:
             raise ConfigError(
@@ -302,6 +300,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             scaler=self._scheduler.extensions.get(SCALER_EXTENSION),
             more_workers=self._demand.more_workers,
             io_runner=ThreadRunner(f"em-checkpoint-{record.job}"),
+            claim=claim,
             has_objects=bool(objects),
         )
         shell = DriverAgent(record, context, source=source, blocks=blocks, resumed=resumed)

@@ -5,7 +5,11 @@ optimum.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,9 @@ import pytest
 
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError
+from elasticml.protocol.job_record import CheckpointPlace
+from elasticml.runtime.checkpoints import checkpoint_store
+from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.training.checkpoint import check_same_job
 from tests.memory_world import World
@@ -75,7 +82,10 @@ def cut(record: dict[str, Any], place: Path, at_round: int, source: Any = None) 
 
     def copy(world: World, k: int) -> None:
         if world.shell.machine.state.round >= at_round and not place.exists():
-            shutil.copytree(record["checkpoint"]["path"], place)
+            # The claim of a killed process is free; this process lives.
+            shutil.copytree(
+                record["checkpoint"]["path"], place, ignore=shutil.ignore_patterns("attempt-*")
+            )
 
     return run(record, source=source, turn=copy)
 
@@ -332,3 +342,93 @@ def test_a_missing_checkpoint_folder_is_reported_once_and_the_job_continues(tmp_
     (event_record,) = world.events("CheckpointFailed")
     assert "has been removed" in event_record["error"]
     assert not place.exists()
+
+
+def test_one_of_two_resumes_of_a_place_gets_it_and_the_other_is_told_who_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_store, "HANDOVER_S", 0.0)
+    place = tmp_path / "cut"
+    cut(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12)
+    first, second = asyncio.run(resume_twice(place, at_once=True))
+    assert isinstance(first, World)
+    assert first.shell.state == "done", first.shell.error
+    assert isinstance(second, ConfigError)
+    assert f"job one, driven by process {os.getpid()} on " in second.message
+    # The attempt has ended: the place is free at once.
+    again = run(resumed(place, BATCH_GRADIENT, job="three", stop={"rounds": 45}))
+    assert again.shell.journal.attempts == 3
+
+
+def test_a_job_whose_claim_had_ended_touches_no_file_of_the_later_attempt(tmp_path: Path) -> None:
+    place = tmp_path / "cut"
+    cut(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12)
+    first, second = asyncio.run(resume_twice(place, at_once=False))
+    assert isinstance(first, World)
+    assert isinstance(second, World)
+    assert [world.shell.state for world in (first, second)] == ["done", "done"]
+    (failed,) = first.events("CheckpointFailed")
+    assert "attempt 2, had ended, and a later attempt writes there" in failed["error"]
+    newest = read_checkpoint(str(place))
+    assert newest is not None
+    assert (newest.attempt, newest.record.job, newest.notes) == (3, "two", ())
+
+
+async def resume_twice(place: Path, *, at_once: bool) -> list[World | BaseException]:
+    """Resume two jobs from one place; see that each checkpoint that can be read is whole.
+
+    Unless ``at_once``, the first one is stopped, for as long as its claim lasts, in round 20.
+    """
+    stopped = asyncio.Event()
+
+    async def resume(job: str) -> World:
+        changes = {"job": job, "stop": {"rounds": 40}}
+        if job == "two" and not at_once:
+            await stopped.wait()
+        world = World(resumed(place, BATCH_GRADIENT, **changes), source=rows())
+        for _ in range(3):
+            await world.add()
+        await world.run(lambda k: look(world))
+        return world
+
+    def look(world: World) -> None:
+        checkpoint = read_checkpoint(str(place))
+        assert checkpoint is not None
+        assert checkpoint.notes == ()
+        if world.shell.machine.state.round == 20 and not at_once and not stopped.is_set():
+            (claim,) = place.glob("attempt-*.json")
+            values = json.loads(claim.read_bytes())
+            values["renewed_s"] -= values["free_after_s"]
+            claim.write_text(json.dumps(values))
+            stopped.set()
+
+    return await asyncio.gather(resume("one"), resume("two"), return_exceptions=True)
+
+
+def test_the_claim_of_a_dead_process_is_free_and_its_job_may_take_it_over(tmp_path: Path) -> None:
+    place = CheckpointPlace(path=str(tmp_path), every_s=20.0)
+    dead = subprocess.run(
+        [sys.executable, "-c", CLAIMS, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    claim = AttemptClaim("new", place)
+    claim.take()
+    assert (dead.stdout.strip(), claim.number) == ("1", 2)
+    with pytest.raises(ConfigError, match=r"job new, driven by process \d+ on .* ends in 60 s"):
+        AttemptClaim("other", place).take()
+    same = AttemptClaim("new", place)
+    same.take()
+    assert same.number == 3
+    same.release()
+    claim.release()
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt-001.json"]
+
+
+#: Claims a place, and ends without releasing it.
+CLAIMS = """
+import sys
+from elasticml.protocol.job_record import CheckpointPlace
+from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
+claim = AttemptClaim("old", CheckpointPlace(path=sys.argv[1], every_s=0.0))
+claim.take()
+print(claim.number)
+"""

@@ -143,6 +143,32 @@ def write_whole(place: str, content: bytes) -> None:
             _write_remote(place, content)
 
 
+def create(place: str, content: bytes) -> bool:
+    """Create a file, and its directory, unless it exists; return whether this call has created it.
+
+    One of several processes succeeds where the file system can create exclusively: local and shared
+    directories, HDFS, and object stores whose fsspec class does (its ``mode="create"``).
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be written.
+    """
+    make_directory(place.rpartition("/")[0])
+    path = local_path(place)
+    with _failing(place, "written"):
+        try:
+            if path is not None:
+                with path.open("xb") as file:
+                    file.write(content)
+            else:
+                system, inner = system_of(place)
+                system.pipe_file(inner, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+
 def _write_local(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(part_name(path.name))

@@ -19,6 +19,7 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import join, names, read_bytes, remove, write_whole
 from elasticml.errors import ConfigError, one_line
 from elasticml.protocol.job_record import JobRecord, job_record
+from elasticml.runtime.checkpoints.attempt_claim import FILE_NAME, AttemptClaim, attempt_of
 from elasticml.runtime.checkpoints.checkpoint_format import (
     DamagedError,
     decode,
@@ -30,11 +31,12 @@ from elasticml.training.checkpoint import Checkpoint, ResumePoint
 
 #: Number of checkpoints to keep: if the last one is damaged, the previous one is used.
 KEPT: Final = 2
+#: Seconds for which a new job waits until a former one, which is ending, has released its place.
+HANDOVER_S: Final = 5.0
 #: Prefix of the model's arrays in a checkpoint, beside those of the trainer.
 _MODEL: Final = "model:"
-_NAME = re.compile(r"(checkpoint|journal|model)-(\d{3,})-(\d{8,})\.(bin|jsonl)")
 #: Temporary files of writes that were killed.
-_PART = re.compile(r"\.(checkpoint|journal|model)-.*\.part")
+_PART = re.compile(r"\.(checkpoint|journal|model|attempt)-.*\.part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ def last_number(place: str) -> int:
 def remove_checkpoints(place: str) -> None:
     """Remove all checkpoints of a place, and the place itself if it contains nothing else."""
     files = names(place)
-    ours = [name for name in files if _NAME.fullmatch(name) or _PART.fullmatch(name)]
+    ours = [name for name in files if attempt_of(name) is not None or _PART.fullmatch(name)]
     if files and len(ours) == len(files):
         remove(place)
         return
@@ -137,14 +139,27 @@ def check_unused(place: str) -> None:
         )
 
 
-def checkpoint_of(record: JobRecord) -> Checkpoint | None:
+def checkpoint_of(record: JobRecord, claim: AttemptClaim | None = None) -> Checkpoint | None:
     """Read the checkpoint from which a job resumes; None for a new job.
+
+    Parameters
+    ----------
+    claim : AttemptClaim, optional
+        To the job's own place; taken before anything is read. The caller releases it.
 
     Raises
     ------
     ConfigError
-        When there is no such checkpoint, or when a new job would overwrite another one's.
+        When there is no such checkpoint, when a new job would overwrite another one's, or when a
+        running job holds the place.
     """
+    try:
+        if claim is not None:
+            claim.take(HANDOVER_S)
+    except ConfigError as error:
+        # A place that cannot be written is a failed checkpoint, which a job survives.
+        if "held_by" in error.fields:
+            raise
     if record.resume:
         skipped: list[str] = []
         checkpoint = read_checkpoint(record.resume, skipped)
@@ -232,8 +247,8 @@ def leftovers(place: str, attempt: int, used: Sequence[str]) -> list[str]:
     """
     unused = []
     for name in names(place):
-        match = _NAME.fullmatch(name)
-        is_ours = match is not None and int(match[2]) <= attempt and name not in used
+        of = attempt_of(name)
+        is_ours = of is not None and of <= attempt and name not in used
         if is_ours or _PART.fullmatch(name):
             unused.append(name)
     return unused
@@ -241,7 +256,7 @@ def leftovers(place: str, attempt: int, used: Sequence[str]) -> list[str]:
 
 def _checkpoints(place: str) -> list[tuple[int, int, str]]:
     """List attempt, number and name of every checkpoint in a place."""
-    matches = [_NAME.fullmatch(name) for name in names(place)]
+    matches = [FILE_NAME.fullmatch(name) for name in names(place)]
     return [(int(m[2]), int(m[3]), m[0]) for m in matches if m is not None and m[1] == "checkpoint"]
 
 

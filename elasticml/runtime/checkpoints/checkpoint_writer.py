@@ -17,8 +17,9 @@ from typing import Any, Final
 from elasticml.algorithms.base import Arrays
 from elasticml.control.checkpoint_state import progress_entry
 from elasticml.control.driver import Driver
-from elasticml.data.storage.filesystem import exists, join, make_directory, remove
+from elasticml.data.storage.filesystem import exists, join, remove
 from elasticml.errors import ConfigError, ElasticmlError, one_line
+from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 from elasticml.runtime.checkpoints.checkpoint_store import (
     KEPT,
     Part,
@@ -72,12 +73,12 @@ class Checkpointer:
 
     Parameters
     ----------
-    place : str
-        A local directory, or a URL.
     every_s : float
         Seconds from the start of one to the start of the next; 0 writes one after every round.
     driver_session : DriverSession
     driver : Driver
+    claim : AttemptClaim
+        To the place; taken, or to be taken before the first write.
     runner : Runner
         Runs the writes.
     spawn : callable
@@ -88,16 +89,17 @@ class Checkpointer:
 
     def __init__(
         self,
-        place: str,
         every_s: float,
         driver_session: DriverSession,
         driver: Driver,
         *,
+        claim: AttemptClaim,
         runner: Runner,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         write: Callable[[StoryRecord], None],
     ) -> None:
-        self.place = place
+        self.place = claim.place
+        self._claim = claim
         self._every_s = every_s
         self._session = driver_session
         self._driver = driver
@@ -109,14 +111,15 @@ class Checkpointer:
         self._written: ResumePoint | None = None
         self._is_urgent = False
         self._next_s = 0.0
+        self._renew_s = claim.renew_s
         #: Set while no write is in progress.
         self._idle = asyncio.Event()
         self._idle.set()
         self._failed = False
         #: The job has ended: nothing may be appended to its story.
         self._is_over = False
+        self._is_closed = False
         resumed = driver_session.resumed
-        self._attempt = driver_session.journal.attempts
         self._number = 0 if resumed is None else resumed.number
         self._parts: tuple[Part, ...] = ()
         self._models: dict[int, str] = {}
@@ -148,19 +151,36 @@ class Checkpointer:
         self._is_urgent = self._is_urgent or isinstance(record, OWNERSHIP_RECORDS)
 
     def look(self, now_s: float) -> None:
-        """Start to write a checkpoint if one is due and no write is in progress."""
-        if self._latest is None or self._latest is self._written or not self._idle.is_set():
+        """Start to write a checkpoint, or to renew the claim, if due and no write is in progress.
+
+        Every checkpoint renews the claim, but loading and long rounds write none.
+        """
+        if not self._idle.is_set():
             return
-        if self._is_urgent or now_s >= self._next_s:
-            self._begin(now_s)
+        if self._latest is not None and self._latest is not self._written:
+            if self._is_urgent or now_s >= self._next_s:
+                self._begin(now_s)
+        elif self._claim.number and now_s >= self._renew_s:
+            self._idle.clear()
+            self._renew_s = now_s + self._claim.renew_s
+            self._spawn(self._renew())
 
     def _begin(self, now_s: float) -> None:
         assert self._latest is not None
         self._is_urgent = False
         self._next_s = now_s + self._every_s
+        self._renew_s = now_s + self._claim.renew_s
         self._idle.clear()
         self._written = self._latest
         self._spawn(self._write(self._task(self._latest)))
+
+    async def _renew(self) -> None:
+        try:
+            await self._runner.run(self._claim.renew)
+        except Exception as error:  # the next checkpoint fails for the same reason, and says so
+            logger.warning("job %s: cannot renew claim: %s", self._session.record.job, error)
+        finally:
+            self._idle.set()
 
     def end(self, is_done: bool) -> None:
         """Write a last checkpoint, unless the job is done."""
@@ -170,12 +190,15 @@ class Checkpointer:
         self._spawn(self.close())
 
     async def close(self) -> None:
-        """Wait for the write in progress; write the latest state if it is newer."""
+        """Wait for the write in progress; write the latest state if it is newer; end the claim."""
         await self._idle.wait()
         latest, self._latest = self._latest, None
         if latest is not None and latest is not self._written:
             self._idle.clear()
             await self._write(self._task(latest))
+        if not self._is_closed:
+            self._is_closed = True
+            await self._runner.run(self._claim.release)
         self._runner.close()
 
     # --- what ------------------------------------------------------------------------------------
@@ -251,22 +274,23 @@ class Checkpointer:
         (int, int)
             Its number, and the bytes written.
         """
-        if not self._is_tidy:
-            self._tidy()
-        elif not exists(self.place):  # writing would create it again
+        if self._is_tidy and not exists(self.place):  # writing would create it again
             raise ConfigError(
                 f"{self.place} has been removed; checkpoints continue if it is restored",
                 path=self.place,
             )
+        self._claim.renew()
+        if not self._is_tidy:
+            self._tidy()
         number = self._number + 1
         models, nbytes = dict(self._models), 0
         for at, arrays in task.models.items():
-            models[at] = f"model-{self._attempt:03d}-{at:08d}.bin"
+            models[at] = f"model-{self._claim.number:03d}-{at:08d}.bin"
             nbytes += write_model(self.place, models[at], at, arrays)
         resume_point = task.resume_point
         parts = task.parts
         if any(task.entries.values()):
-            name = f"journal-{self._attempt:03d}-{number:08d}.jsonl"
+            name = f"journal-{self._claim.number:03d}-{number:08d}.jsonl"
             entries: dict[str, RecordsView | list[Any]] = {**task.entries}
             finished: list[Any] = list(entries["progress"])
             entries["progress"] = [progress_entry(p) for p in finished]
@@ -275,7 +299,7 @@ class Checkpointer:
             parts, nbytes = (*parts, part), nbytes + size
         name, size = write_checkpoint(
             self.place,
-            attempt=self._attempt,
+            attempt=self._claim.number,
             number=number,
             resume_point=resume_point,
             about={
@@ -292,11 +316,10 @@ class Checkpointer:
         return number, nbytes + size
 
     def _tidy(self) -> None:
-        """Before the first write, create the directory and find files of earlier attempts."""
+        """Before the first write, find files of earlier attempts."""
         self._number = max(self._number, last_number(self.place))
         used = [name for files in self._kept for name in files]
-        self._obsolete = set(leftovers(self.place, self._attempt, used))
-        make_directory(self.place)
+        self._obsolete = set(leftovers(self.place, self._claim.number, [*used, self._claim.name]))
         self._is_tidy = True
 
     def _keep(self, files: tuple[str, ...]) -> None:
@@ -306,6 +329,8 @@ class Checkpointer:
             self._obsolete |= set(self._kept.pop(0))
         self._obsolete -= {name for kept in self._kept for name in kept}
         with suppress(ElasticmlError):  # a file that cannot be removed now is retried
+            if self._obsolete:
+                self._claim.renew()  # a later attempt may use the same files by now
             while self._obsolete:
                 remove(join(self.place, min(self._obsolete)))
                 self._obsolete.discard(min(self._obsolete))
