@@ -172,9 +172,11 @@ studies: setup-test ## Run all studies: the papers' figures and the benchmarks; 
 bench-goodput: setup-test ## Compare goodput under pre-emption with other frameworks: 25 minutes, 6 GB of packages.
 	@$(BIN)/python tests/bench/goodput.py $(BENCH_ARGS)
 
-chaos: setup ## Run random fault plans in the simulator for ten minutes, and a few on processes.
-	@$(BIN)/elasticml chaos --on simulator --minutes 10 $(CHAOS_ARGS)
-	@$(BIN)/elasticml chaos --on processes --plans 4 $(CHAOS_ARGS)
+chaos: setup-test ## Play fault plans: in the simulator for ten minutes, then 200 faults on processes in 40.
+	@$(BIN)/python -m tests.play --on simulator --minutes 10 $(CHAOS_ARGS)
+	@mkdir -p runs/chaos
+	@$(BIN)/python -m tests.play --on local,nannies,stock,hosts,damaged --plans 35 --out runs/chaos/figures.json $(CHAOS_ARGS)
+	@$(BIN)/python -m tests.play --on raising --out runs/chaos/raising.json
 
 lanes: setup ## Run tests with the lowest and with the newest dependencies, each in its own environment.
 	PATH="$(abspath $(VENV)-uv)/bin:$$PATH" $(VENV)-uv/bin/uv tool run nox --error-on-missing-interpreters --session lowest newest

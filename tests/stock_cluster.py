@@ -13,8 +13,8 @@ from typing import Any
 
 from distributed import Client
 
-from elasticml.chaos.stock_workers import StockProcesses
 from elasticml.jobs.handle import workers_of
+from tests.play.stock_workers import StockProcesses
 
 #: Where workers find the functions of the tests.
 ROOT = Path(__file__).resolve().parents[1]

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("replaying",),
     ("jobs",),
     ("job", "clusters"),
-    ("chaos", "estimators", "preload", "testing"),
+    ("estimators", "preload", "testing"),
     ("cli",),
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

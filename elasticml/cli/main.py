@@ -14,7 +14,6 @@ import click
 
 from elasticml.cli.announce import announce
 from elasticml.cli.applications import kill, logs, result, status
-from elasticml.cli.chaos import chaos
 from elasticml.cli.convert import convert
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
@@ -62,7 +61,6 @@ A job file specifies the algorithm, the data, and what to do when workers are lo
     elasticml convert data.svm data.chunks  convert data to chunk files, which jobs map
     elasticml schema --out job.schema.json  write the JSON schema of job files, for editors
     elasticml announce --grace 120 ...      tell jobs that workers will be stopped
-    elasticml chaos --on simulator          run jobs under random faults and check the results
     elasticml doctor                        check this machine
     elasticml warm                          compile all kernels ahead, once per machine
     elasticml mini-yarn up                  start a real Hadoop on this machine
@@ -98,7 +96,6 @@ for _command in (
     convert,
     schema,
     announce,
-    chaos,
     doctor,
     warm,
     mini_yarn,

@@ -233,11 +233,14 @@ class Handle:
         if self.interrupt.is_set():
             self.interrupt.clear()
             raise KeyboardInterrupt
-        call = getattr(self._client.scheduler, handler)
+        if self._client.status != "running":  # a closed one has no scheduler to ask
+            raise self._lost("cannot be reached: it is gone")
+
+        def call() -> Any:
+            return getattr(self._client.scheduler, handler)(job=self.job_id, **arguments)
+
         try:
-            answer = self._client.sync(
-                _reply, self._client, lambda: call(job=self.job_id, **arguments)
-            )
+            answer = self._client.sync(_reply, self._client, call)
             if answer is None:  # it does not know the handler
                 raise OSError("another scheduler answers at its address")
             answer = unwrap_reply(answer)

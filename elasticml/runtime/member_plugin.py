@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -33,6 +34,24 @@ NAME = "elasticml-member"
 CLOSE_S_MAX: Final = 2.0
 #: Longest drain of a worker that is closed without a notice: its nanny may kill it after 4 s.
 TEARDOWN_S_MAX: Final = 3.0
+#: Pause between two announcements.
+AGAIN_S: Final = 1.0
+#: A worker announces itself while it starts, and while it works.
+RUNNING: Final = frozenset({Status.init, Status.starting, Status.running, Status.paused})
+
+
+async def announced(worker: Worker) -> list[str]:
+    """Announce a worker to its scheduler, until it answers; return the jobs that it runs.
+
+    The connection may break while the scheduler lives. If it has ended, Dask closes the worker.
+    """
+    while worker.status in RUNNING:
+        try:
+            return list(await worker.scheduler.em_announce(address=worker.address))
+        except OSError as error:
+            logger.info("the scheduler cannot be reached: %s; announcing again", error)
+            await asyncio.sleep(AGAIN_S)
+    return []
 
 
 class MemberPlugin(WorkerPlugin):
@@ -86,9 +105,7 @@ class MemberPlugin(WorkerPlugin):
         folder = spill_folder(worker.local_directory)
         limits = WorkerLimits.of_worker(worker.memory_manager.memory_limit, folder)
 
-        async def announce() -> list[str]:
-            return list(await worker.scheduler.em_announce(address=worker.address))
-
+        announce = functools.partial(announced, worker)
         self.host = MemberHost(context, announce, limits)
         self._announcing = asyncio.get_running_loop().create_task(announce())
         self._worker = worker

@@ -51,10 +51,10 @@ from distributed.security import Security
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
-from elasticml.chaos.problems import source_of
 from elasticml.collective.frames import VERSION as PROTOCOL
 from elasticml.collective.frames import Frame, Kind
 from elasticml.data.synthetic.splice_sites import synthetic_splice
+from tests.play.problems import source_of
 from tests.stock_cluster import stock_cluster
 from tests.waiting import until
 

@@ -27,11 +27,11 @@ from distributed import Client
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
-from elasticml.chaos.namespaces import address
 from elasticml.collective import dask_transport
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from tests.bench import harness
 from tests.bench.namespaces import PORT, hosts, serve, serving
+from tests.play.namespaces import address
 
 WIDTH = 1_000_000
 #: A round's time counts from this one on: the first ones set up links and buffers.

@@ -210,8 +210,8 @@ def main() -> None:
     import elasticml.runtime.driver_agent  # noqa: F401  (shared by the forked processes)
     import tests.memory_world
     import tests.wide_toy  # noqa: F401
-    from elasticml.chaos.namespaces import inside, namespaces
     from elasticml.data.synthetic import clusters
+    from tests.play.namespaces import inside, namespaces
 
     clusters.BLOCK_ROWS = BLOCK_ROWS  # every member reads a block
     freeze_memory()

@@ -77,18 +77,25 @@ from distributed import Client
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+
 import elasticml as em
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
-from elasticml.chaos.disturber import EVERYTHING, Disturber, is_over_in_time
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ElasticmlError
 from tests.bench import harness
 from tests.faults.cocoa_faults import cocoa_run
 from tests.faults.random_faults import random_run
 from tests.primal_reference import SLACK, PrimalReference
-from tests.process_faults import Outcome, disturbed, run_with_random_kills
+from tests.process_faults import (
+    EVERYTHING,
+    Disturber,
+    Outcome,
+    disturbed,
+    is_over_in_time,
+    run_with_random_kills,
+)
 
 WAIT_S = 120
 

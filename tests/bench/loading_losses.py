@@ -13,8 +13,8 @@ blocks are read, while facts are fixed, and when a member has just been welcomed
 from __future__ import annotations
 
 import argparse
-import contextlib
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -23,12 +23,13 @@ from collections import Counter
 from pathlib import Path
 
 import elasticml as em
-from elasticml.chaos.plan import Fault, FaultPlan, Kind
-from elasticml.chaos.stock_workers import StockWorkers
-from elasticml.chaos.virtual_run import play_plan
 from elasticml.clusters.polling import until
 from elasticml.control.driver_settings import OVERTIME, OVERTIME_S_MIN
 from elasticml.data.synthetic.splice_sites import synthetic_splice
+from tests.play.faults import send
+from tests.play.plan import Fault, Kind, Plan
+from tests.play.stock_workers import StockWorkers
+from tests.play.virtual_world import play_plan
 
 MEMBERS, STOP_S, REPLACED_S, HANGS_S = 4, 7.0, 20.0, 150.0
 RULES = ("reload", "taylor", "stall")
@@ -54,10 +55,10 @@ def one_run(seed: int, stock: StockWorkers) -> tuple[float, str, int]:
     def terminate(at: float) -> None:
         if over.wait(at):
             return
-        here = [str(w.address) for w in stock.workers()]
+        here = stock.workers()
         victims = rng.sample(here, rng.randint(1, len(here))) if here else []
-        with contextlib.suppress(ProcessLookupError):
-            stock.lose(victims, "terminate")
+        for worker in victims:
+            send(worker.pid, signal.SIGTERM)
         ended["workers"] += len(victims)
 
     def replace(at: float) -> None:
@@ -81,7 +82,7 @@ def one_run(seed: int, stock: StockWorkers) -> tuple[float, str, int]:
 KINDS: tuple[Kind, ...] = ("terminate", "terminate", "kill", "notice", "pause", "vanish", "cut")
 
 
-def plan_of(seed: int) -> FaultPlan:
+def plan_of(seed: int) -> Plan:
     """Draw a job of 7 s or five rounds, and 1 to 12 faults of its first 9 s."""
     rng = random.Random(seed)
     rows, members = rng.choice([120, 240]), rng.randint(1, 5)
@@ -102,9 +103,9 @@ def plan_of(seed: int) -> FaultPlan:
         Fault(kind="grant", at=rng.uniform(0.0, 30.0), who=tuple(range(rng.randint(1, members))))
         for _ in range(rng.randint(0, 3))
     ]
-    return FaultPlan(
+    return Plan(
         seed=seed,
-        record={
+        job={
             "version": 1,
             "job": f"loading-{seed}",
             "name": "loading",
@@ -119,8 +120,8 @@ def plan_of(seed: int) -> FaultPlan:
             },
             "members": {"start": members, "min": rng.randint(1, members)},
             "stop": {"seconds": STOP_S, "rounds": 5},
+            "data": {"rows": rows, "columns": 4, "seed": seed % 4},
         },
-        data={"rows": rows, "columns": 4, "seed": seed % 4},
         world={
             "seed": seed,
             "compute_s": rng.choice([1e-5, 1e-3]),

@@ -61,7 +61,7 @@ FIGURES = {
 
 def fork(host: str, run: Callable[[], Any]) -> int:
     """Run a function in a forked process on a host; return its id."""
-    from elasticml.chaos.namespaces import inside
+    from tests.play.namespaces import inside
 
     parent = os.getpid()
     with inside(host):
@@ -79,8 +79,8 @@ async def be_scheduler() -> None:
     """Serve as the scheduler on the driver's host."""
     from distributed import Scheduler
 
-    from elasticml.chaos.namespaces import address
     from tests.bench.namespaces import PORT
+    from tests.play.namespaces import address
 
     async with Scheduler(host=address(0), port=PORT, dashboard=False) as scheduler:
         await scheduler.finished()
@@ -90,8 +90,8 @@ async def be_worker(k: int) -> None:
     """Serve as a member on one of the other hosts."""
     from distributed import Worker
 
-    from elasticml.chaos.namespaces import address
     from tests.bench.namespaces import PORT
+    from tests.play.namespaces import address
 
     host, scheduler = address(1 + k % N_HOSTS), f"tcp://{address(0)}:{PORT}"
     async with Worker(scheduler, nthreads=1, host=host, name=k, dashboard=False) as worker:
@@ -131,8 +131,8 @@ def train(n: int, width: int, rounds: int, pids: Sequence[int]) -> dict[str, Any
     from distributed import Client
 
     import elasticml as em
-    from elasticml.chaos.namespaces import address
     from tests.bench.namespaces import PORT
+    from tests.play.namespaces import address
 
     began_s = time.monotonic()
     with Client(f"tcp://{address(0)}:{PORT}", set_as_default=False, timeout=60) as client:

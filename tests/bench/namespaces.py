@@ -18,8 +18,8 @@ from distributed import Scheduler, Worker
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from elasticml.chaos.namespaces import address, ip, namespaces
 from tests.bench import harness
+from tests.play.namespaces import address, ip, namespaces
 
 PORT = 18786
 

@@ -20,9 +20,9 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from elasticml.chaos.stock_workers import kill_session
 from elasticml.jobs.handle import workers_of
 from tests.http_server import serving
+from tests.play.stock_workers import kill_session
 from tests.stock_cluster import StockCluster, stock_cluster
 from tests.waiting import until
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.chaos.stock_workers import kill_session
 from elasticml.clusters.yarn.jobs.submission import (
     CANCEL_KEY,
     Submission,
@@ -20,6 +19,7 @@ from elasticml.clusters.yarn.jobs.submission import (
 from elasticml.job import Job
 from elasticml.jobs.job_file import parse_job
 from elasticml.protocol.job_record import job_record
+from tests.play.stock_workers import kill_session
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster

@@ -20,7 +20,7 @@ class Client:
 
     def __init__(self, *answers: Any) -> None:
         self._answers = iter(answers)
-        self.scheduler = SimpleNamespace(em_cancel=self._answer)
+        self.scheduler: SimpleNamespace | None = SimpleNamespace(em_cancel=self._answer)
 
     async def _answer(self, job: str) -> Any:
         answer = next(self._answers)
@@ -66,6 +66,7 @@ def test_a_lost_scheduler_is_noticed_at_once(last: Any, why: str) -> None:
 def test_a_client_that_is_not_connected_does_not_ask() -> None:
     client = Client()
     client.status = "closed"
+    client.scheduler = None  # as Dask's, which closes itself 30 s after it has lost its scheduler
     assert lost(client) == "the scheduler of job job cannot be reached: it is gone"
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import random
 import socket
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
-from click.testing import CliRunner
 
-from elasticml.chaos.namespaces import address, check_root, inside, namespaces
-from elasticml.chaos.network_faults import network_faults
-from elasticml.chaos.switch import Switch, join
-from elasticml.cli.chaos import chaos
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.errors import ConfigError
+from tests.play.faults import network_faults
+from tests.play.namespaces import address, check_root, inside, namespaces
+from tests.play.plan import Fault, Kind
+from tests.play.switch import Switch, join
 
 
 class Network:
@@ -99,27 +97,34 @@ def test_a_slow_port_loses_what_does_not_fit_its_queue(network: Network) -> None
     assert network.received(1) == "fast"
 
 
+def test_what_one_host_sends_to_another_is_lost_in_one_direction(network: Network) -> None:
+    network.switch.ports[1].deaf_to = frozenset({0})
+    network.send(1, "lost")
+    network.settle()
+    network.send(0, "there", source=1)
+    assert network.received(0) == "there"
+    network.send(1, "found", source=2)
+    assert network.received(1) == "found"
+    assert network.switch.lost == 1
+
+
 def test_each_fault_hits_ports_of_workers_and_ends(network: Network) -> None:
     workers = [
         LocalWorker(name=f"w{k}", address=f"tcp://{address(k)}:1", pid=1, state="running")
         for k in (1, 2)
     ]
+    no_world: Any = None
     before = [str(port) for port in network.switch.ports]
     for kind, begin in network_faults(network.switch).items():
-        undo = begin(random.Random(2), workers)
+        fault = Fault(kind=cast("Kind", kind), at=0.0, amount=0.5)
+        undo = begin(no_world, fault, workers)
         after = [str(port) for port in network.switch.ports]
         assert after[0] == before[0]
         assert after != before, kind
+        assert undo is not None
         undo()
         undo()
         assert [str(port) for port in network.switch.ports] == before
-
-
-def test_hosts_without_root_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    result = CliRunner().invoke(chaos, ["--on", "hosts", "--plans", "1"])
-    assert isinstance(result.exception, ConfigError)
-    assert "need root" in result.exception.message
 
 
 def test_hosts_reach_each_other_through_the_switch() -> None:

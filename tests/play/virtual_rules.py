@@ -10,9 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from elasticml.chaos.plan import SILENT, STUCK_FACTOR_MAX, FaultPlan
-from elasticml.chaos.problems import source_of, true_objective
-from elasticml.chaos.virtual_run import PlayedPlan
 from elasticml.control.driver_settings import OVERTIME, OVERTIME_S_MIN
 from elasticml.errors import JobFailedError
 from elasticml.sim.simulation import simulate
@@ -20,6 +17,9 @@ from elasticml.story import records as story
 from elasticml.story.history import HistoryRow
 from elasticml.story.records import records_of
 from elasticml.story.summary import summary_from_json
+from tests.play.plan import SILENT, STUCK_FACTOR_MAX, Plan
+from tests.play.problems import source_of, true_objective
+from tests.play.virtual_world import PlayedPlan
 
 #: Relative difference of two sums of the same losses in another order.
 SLACK: Final = 1e-9
@@ -41,7 +41,7 @@ _EPOCH_ERROR: Final = 1e-6
 
 def violations(played: PlayedPlan) -> list[str]:
     """Return what is violated, each as ``rule: what was found``."""
-    return [f"{name}: {text}" for name, rule in _RULES.items() for text in rule(played)]
+    return [f"{name}: {text}" for name in played.plan.rules for text in RULES[name](played)]
 
 
 def _ends(played: PlayedPlan) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _ends(played: PlayedPlan) -> Iterator[str]:
         message = (result.error or {}).get("message", "")
         yield f"state {result.state}: {message}"
     end_s = summary_from_json(result.summary).seconds or math.inf
-    limit_s = played.plan.job.stop.seconds or math.inf
+    limit_s = played.plan.record.stop.seconds or math.inf
     # A step of the trainer under way may end.
     step_s = max(OVERTIME_S_MIN, OVERTIME * limit_s) + 2.0 * float(played.plan.world["tick_s"])
     if end_s > limit_s + step_s:
@@ -62,7 +62,7 @@ def _once(played: PlayedPlan) -> Iterator[str]:
     """Check that each example is in a sum once, or absent from it and accounted for."""
     ledger = played.world.driver.machine.state.ledger
     expected = played.plan.data["rows"]
-    if played.plan.job.algorithm_name == "primal_cocoa":
+    if played.plan.record.algorithm_name == "primal_cocoa":
         expected = played.plan.data["columns"] + 1  # the column of the targets
     rows = ledger.total_rows
     if rows != expected:
@@ -138,7 +138,7 @@ def _epoch(row: HistoryRow) -> float:
 
 def _undeserved(played: PlayedPlan) -> Iterator[str]:
     """Check that no healthy member is lost, unless faults make members silent or slow."""
-    is_slow = played.plan.job.collective.stuck_factor < STUCK_FACTOR_MAX
+    is_slow = played.plan.record.collective.stuck_factor < STUCK_FACTOR_MAX
     if is_slow or played.faults["driver"] or any(f.kind in SILENT for f in played.plan.faults):
         return
     victims = played.touched | {
@@ -156,7 +156,7 @@ def _undeserved(played: PlayedPlan) -> Iterator[str]:
 def _truth(played: PlayedPlan) -> Iterator[str]:
     """Check that objectives are those of the models over all rows, and no gap is too small."""
     plan, result = played.plan, played.result
-    algorithm = plan.job.algorithm
+    algorithm = plan.record.algorithm
     if "costs" in plan.world or algorithm["name"] == "async_sgd":
         return
     best = best_objective(plan) if algorithm["name"] in _CERTIFIED else -math.inf
@@ -192,7 +192,7 @@ def untrue(row: HistoryRow, true: float, best: float) -> Iterator[str]:
 def _same_result(played: PlayedPlan) -> Iterator[str]:
     """Check that after quiet rounds no example is absent and the model is near the optimum."""
     plan, result = played.plan, played.result
-    algorithm = plan.job.algorithm
+    algorithm = plan.record.algorithm
     if "costs" in plan.world or algorithm["name"] == "async_sgd" or not result.arrays:
         return
     absent = played.world.driver.machine.state.ledger.absent_rows()
@@ -202,7 +202,7 @@ def _same_result(played: PlayedPlan) -> Iterator[str]:
     # Groups wait for members that own nothing: with the last newcomers, there are enough.
     has_newcomers = played.last_grant_s > played.last_fault_s
     if absent:
-        if has_newcomers and plan.job.absent != "ignore":
+        if has_newcomers and plan.record.absent != "ignore":
             yield f"{absent} examples are absent after {len(rounds)} quiet rounds"
         return
     true = true_objective(algorithm, plan.data, result.arrays)
@@ -211,7 +211,7 @@ def _same_result(played: PlayedPlan) -> Iterator[str]:
         yield f"objective {true} after {len(rounds)} quiet rounds, optimum {best}, of zero {zero}"
 
 
-_RULES: Final[Mapping[str, Callable[[PlayedPlan], Iterator[str]]]] = {
+RULES: Final[Mapping[str, Callable[[PlayedPlan], Iterator[str]]]] = {
     "end": _ends,
     "once": _once,
     "undeserved loss": _undeserved,
@@ -220,9 +220,9 @@ _RULES: Final[Mapping[str, Callable[[PlayedPlan], Iterator[str]]]] = {
 }
 
 
-def best_objective(plan: FaultPlan) -> float:
+def best_objective(plan: Plan) -> float:
     """Return the objective of the plan's job after many undisturbed rounds."""
-    return undisturbed_objective(plan.job.algorithm, plan.data)
+    return undisturbed_objective(plan.record.algorithm, plan.data)
 
 
 def undisturbed_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> float:
@@ -231,9 +231,9 @@ def undisturbed_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any])
     return _undisturbed(json.dumps(section, sort_keys=True), json.dumps(data))
 
 
-def _at_zero(plan: FaultPlan) -> float:
+def _at_zero(plan: Plan) -> float:
     zero = {"coef": [0.0] * plan.data["columns"], "intercept": [0.0]}
-    return true_objective(plan.job.algorithm, plan.data, zero)  # type: ignore[arg-type]
+    return true_objective(plan.record.algorithm, plan.data, zero)  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -1,6 +1,6 @@
-"""A process whose wall clock another process sets: ``python -m elasticml.chaos.wall_clock``.
+"""A process whose wall clock another process sets: ``python -m tests.play.wall_clock``.
 
-    python -m elasticml.chaos.wall_clock FILE MODULE [WORDS]
+    python -m tests.play.wall_clock FILE MODULE [WORDS]
 
 runs a module as ``python -m MODULE WORDS`` does. ``time.time`` and ``time.time_ns`` are those of
 the machine plus the seconds in FILE, which :func:`set_offset` writes. ``datetime.now`` is not

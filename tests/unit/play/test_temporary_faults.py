@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ast
-import random
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from elasticml.chaos import wall_clock
-from elasticml.chaos.temporary_faults import full_disk, memory_limit
 from elasticml.clusters.local.cluster import LocalWorker
+from tests.play import wall_clock
+from tests.play.faults import FAULTS, Undo, fill_disk
+from tests.play.plan import Fault, Kind
+from tests.play.worlds import can_mount, mounted_disk
 
+ROOT = Path(__file__).resolve().parents[3]
 #: Evaluates each line that it gets, and writes the value or the error's name.
 _ANSWERING = """
 import sys, time
@@ -37,6 +42,7 @@ class Python:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         self.pid = self._process.pid
         self.worker = LocalWorker(name="w", address="tcp://w", pid=self.pid, state="running")
@@ -70,13 +76,12 @@ def python(tmp_path: Path) -> Iterator[Callable[..., Python]]:
         process.close()
 
 
-def test_no_process_writes_to_a_full_disk_until_it_is_over(python: Callable[..., Python]) -> None:
-    write = "open('file', 'wb', buffering=0).write(b'1')"
-    scheduler, worker = python(), python()
-    undo = full_disk(scheduler.pid)(random.Random(1), [worker.worker])
-    assert [scheduler.value(write), worker.value(write)] == ["OSError", "OSError"]
-    undo()
-    assert [scheduler.value(write), worker.value(write)] == ["1", "1"]
+def begin(kind: Kind, process: Python) -> Undo:
+    """Begin a fault of a process; return what ends it."""
+    no_world: Any = None
+    undo = FAULTS[kind](no_world, Fault(kind=kind, at=0.0), [process.worker])
+    assert undo is not None
+    return undo
 
 
 def test_a_worker_without_memory_allocates_nothing_large_until_it_is_over(
@@ -84,12 +89,50 @@ def test_a_worker_without_memory_allocates_nothing_large_until_it_is_over(
 ) -> None:
     process = python()
     process.value("0")
-    undo = memory_limit(random.Random(1), [process.worker])
+    undo = begin("memory", process)
     assert process.value("len(bytes(1 << 24))") == "MemoryError"
     undo()
     assert process.value("len(bytes(1 << 24))") == str(1 << 24)
     process.close()
     undo()
+
+
+def test_a_worker_without_descriptors_opens_nothing_until_it_is_over(
+    python: Callable[..., Python],
+) -> None:
+    process = python()
+    assert process.value("open('answering.py').fileno() > 2") == "True"
+    undo = begin("descriptors", process)
+    assert process.value("open('answering.py').fileno() > 2") == "OSError"
+    undo()
+    assert process.value("open('answering.py').fileno() > 2") == "True"
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounts a file system")
+def test_no_process_writes_to_a_full_disk_until_it_is_over(tmp_path: Path) -> None:
+    with mounted_disk({"disk_mib": 4}, tmp_path):
+        world: Any = SimpleNamespace(disk=tmp_path / "disk")
+        undo = fill_disk(world, Fault(kind="full_disk", at=0.0), [])
+        with pytest.raises(OSError, match="No space left"):
+            (world.disk / "file").write_bytes(bytes(512))
+        undo()
+        assert (world.disk / "file").write_bytes(bytes(512)) == 512
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_damaged_byte_is_mended_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "rows"
+    file.write_bytes(bytes(100))
+    before = file.stat().st_mtime_ns
+    world: Any = SimpleNamespace(folder=tmp_path)
+    undo = FAULTS["damage"](world, Fault(kind="damage", at=0.0, amount=0.5), [])
+    assert undo is not None
+    assert file.read_bytes() == bytes(49) + b"\x55" + bytes(50)
+    assert file.stat().st_mtime_ns == before
+    undo()
+    undo()
+    assert file.read_bytes() == bytes(100)
 
 
 def test_the_wall_clock_of_a_process_jumps_and_its_monotonic_clock_does_not(

@@ -13,9 +13,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
-from elasticml.chaos.plan import FaultPlan, draw_plan
-from elasticml.chaos.rules import violations
-from elasticml.chaos.virtual_run import play_plan
+from tests.play.plan import Plan
+from tests.play.virtual_plans import draw_plan
+from tests.play.virtual_rules import violations
+from tests.play.virtual_world import play_plan
 
 T = TypeVar("T")
 YEAR_S: Final = 365.25 * 86400.0
@@ -102,7 +103,7 @@ def _limited(seconds: float) -> Generator[None]:
         signal.signal(signal.SIGALRM, former)
 
 
-def judge(plan: FaultPlan, seconds_max: float = PLAN_S_MAX) -> Verdict:
+def judge(plan: Plan, seconds_max: float = PLAN_S_MAX) -> Verdict:
     """Play a plan and return what it violated; an exception is a violation, too."""
     begin_s = time.process_time()
     try:
@@ -174,7 +175,7 @@ def _verdicts(seeds: Iterator[int], processes: int) -> Iterator[Verdict]:
             yield from (future.result() for future in done)
 
 
-def minimal_plan(plan: FaultPlan, seconds_max: float = MINIMISE_S) -> FaultPlan:
+def minimal_plan(plan: Plan, seconds_max: float = MINIMISE_S) -> Plan:
     """Return a failing plan with the fewest faults that violate the same rule."""
     rule = rule_of(judge(plan))
 

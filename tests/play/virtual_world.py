@@ -10,9 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elasticml.algorithms.base import Resume
-from elasticml.chaos.network import Disturbance, DisturbedNetwork
-from elasticml.chaos.plan import Fault, FaultPlan
-from elasticml.chaos.problems import source_of
 from elasticml.control.checkpoint_state import progress_entry, progress_of
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source
@@ -25,6 +22,9 @@ from elasticml.sim.world import World
 from elasticml.specification.simulator import Asked, WorldOptions
 from elasticml.story.records import FaultInjected, records_of
 from elasticml.training.checkpoint import Checkpoint, record_to_resume
+from tests.play.network import Disturbance, DisturbedNetwork
+from tests.play.plan import Fault, Plan
+from tests.play.problems import source_of
 
 
 class DriverKilledError(Exception):
@@ -35,7 +35,7 @@ class DriverKilledError(Exception):
 class PlayedPlan:
     """The end of a plan's job, and what was done to it."""
 
-    plan: FaultPlan
+    plan: Plan
     result: SimResult
     #: The world of the last attempt.
     world: World
@@ -50,7 +50,7 @@ class PlayedPlan:
     last_grant_s: float = 0.0
 
 
-def play_plan(plan: FaultPlan) -> PlayedPlan:
+def play_plan(plan: Plan) -> PlayedPlan:
     """Run a plan's job to its end.
 
     Raises
@@ -60,7 +60,7 @@ def play_plan(plan: FaultPlan) -> PlayedPlan:
     """
     options = options_from_section(plan.world)
     phases = [entry for fault in plan.faults for entry in _planned(fault)]
-    record = job_record({**plan.record, "faults": phases})
+    record = replace(plan, job={**plan.job, "faults": phases}).record
     source = None if options.costs is not None else source_of(record.algorithm, plan.data)
     counts: Counter[str] = Counter()
     member_seconds, since, shift_s = 0.0, 0.0, 0.0
@@ -109,7 +109,7 @@ class _Attempt:
 
     def __init__(
         self,
-        plan: FaultPlan,
+        plan: Plan,
         record: JobRecord,
         source: Source | None,
         options: WorldOptions,

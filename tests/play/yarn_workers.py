@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sys
 import threading
 from collections.abc import Generator, Sequence
@@ -14,8 +13,6 @@ from urllib.parse import urlsplit
 import psutil
 from distributed import Client
 
-from elasticml.chaos.disturber import end_workers
-from elasticml.chaos.temporary_faults import TemporaryFault, Undo
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.clusters.minihadoop.daemons import marked
 from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
@@ -24,14 +21,15 @@ from elasticml.clusters.polling import until
 from elasticml.clusters.yarn.yarn_client import YarnCallError
 from elasticml.errors import JobFailedError
 from elasticml.jobs.handle import workers_of
-from elasticml.runtime.fault_injection import How
+from tests.play.faults import Begin, Undo
+from tests.play.plan import Fault
 
 if TYPE_CHECKING:
     from elasticml.clusters.yarn.cluster import YarnCluster
 
 _START_S_MAX: Final = 180.0
 #: Containers that the other queue demands: YARN has 12 GiB in all, so it takes two of ours for 7.
-_DEMANDED: Final = (7, 8)
+_DEMANDED: Final = 7
 #: Longest wait until it has them. It takes about 7 s: marks, 2 s of notice, the end, the start.
 _PREEMPTION_S_MAX: Final = 20.0
 #: The node whose NodeManager ends with all its containers.
@@ -108,7 +106,7 @@ class YarnWorkers:
         return self._listeners()[_port(self._cluster.scheduler_address)]
 
     @property
-    def temporary(self) -> dict[str, TemporaryFault]:
+    def faults(self) -> dict[str, Begin]:
         """Pre-emption by another queue, a machine that dies, a ResourceManager that restarts."""
         return {
             "preemption": self._preempt,
@@ -125,20 +123,12 @@ class YarnWorkers:
             if (pid := listeners.get(_port(address))) is not None
         ]
 
-    def lose(self, workers: Sequence[str], how: How = "kill", grace_s: float = 5.0) -> None:
-        """End workers, by address; after a notice they get SIGTERM at once."""
-        end_workers(self, self.client, workers, how, grace_s)
-
     def bring_back(self, n: int) -> None:
         """Request containers for ``n`` more workers; return when they have registered."""
-        here = len(self.workers())
-        self.scale(here + n)
-        self._await(here + n)
-
-    def scale(self, n: int) -> None:
-        """Request or release containers until there are ``n``."""
+        wanted = len(self.workers()) + n
         with _refused_as_failure():
-            self._cluster.scale(n)
+            self._cluster.scale(wanted)
+        self._await(wanted)
 
     def _await(self, n: int) -> None:
         if not until(lambda: len(self.workers()) >= n, wait_s=_START_S_MAX, every_s=0.2):
@@ -154,17 +144,15 @@ class YarnWorkers:
                 ports[address.port] = connection.pid
         return ports
 
-    def _preempt(self, rng: random.Random, _: Sequence[LocalWorker]) -> Undo:
-        """Demand containers until the other queue has them; one time in four, change one's mind."""
+    def _preempt(self, _: Any, __: Fault, ___: Sequence[LocalWorker]) -> Undo:
+        """Demand containers until the other queue has them."""
         with _refused_as_failure():
-            self._tenant.take(rng.randint(*_DEMANDED))
-            if rng.random() < 0.75:
-                least = _DEMANDED[0]
-                until(
-                    lambda: len(self._tenant.held()) >= least,
-                    wait_s=_PREEMPTION_S_MAX,
-                    every_s=0.2,
-                )
+            self._tenant.take(_DEMANDED)
+            until(
+                lambda: len(self._tenant.held()) >= _DEMANDED,
+                wait_s=_PREEMPTION_S_MAX,
+                every_s=0.2,
+            )
         return self._give_back
 
     def _give_back(self) -> None:
@@ -172,12 +160,12 @@ class YarnWorkers:
         with contextlib.suppress(YarnCallError):
             self._tenant.give_back()
 
-    def _kill_node(self, _: random.Random, __: Sequence[LocalWorker]) -> Undo:
+    def _kill_node(self, _: Any, __: Fault, ___: Sequence[LocalWorker]) -> Undo:
         with self._daemons:
             self._yarn.kill_node(_NODE, containers=True)
         return self._repair
 
-    def _kill_resource_manager(self, _: random.Random, __: Sequence[LocalWorker]) -> Undo:
+    def _kill_resource_manager(self, _: Any, __: Fault, ___: Sequence[LocalWorker]) -> Undo:
         with self._daemons:
             self._yarn.kill_resource_manager()
         return self._repair

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,19 +13,16 @@ from typing import Any, Final, Self
 import psutil
 from distributed import Client
 
-from elasticml.chaos import namespaces, wall_clock
-from elasticml.chaos.disturber import end_workers
-from elasticml.chaos.temporary_faults import Undo
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.clusters.polling import until
 from elasticml.errors import JobFailedError
 from elasticml.jobs.handle import workers_of
-from elasticml.runtime.fault_injection import How
+from tests.play import namespaces, wall_clock
 
 #: For a process to start, or to end after SIGKILL.
 _WAIT_S_MAX: Final = 120.0
-#: Longest jump of a clock.
-_JUMP_S_MAX: Final = 86400.0
+#: Where the programs find the modules of the tests.
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def kill_session(process: subprocess.Popen[Any]) -> None:
@@ -142,15 +137,24 @@ class StockWorkers(StockProcesses):
     hosts : sequence of str
         Network namespaces: of the scheduler, and of the workers in turn. Without them all are on
         this machine's loopback device.
+    directory : Path, optional
+        For the files of the processes; by default the folder.
     """
 
     client: Client
 
-    def __init__(self, folder: Path, members: int, hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        members: int,
+        hosts: Sequence[str] = (),
+        directory: Path | None = None,
+    ) -> None:
         super().__init__(folder)
-        self._members, self._hosts = members, hosts
+        self._members, self._hosts, self._directory = members, hosts, directory or folder
 
     def __enter__(self) -> Self:
+        self.file.unlink(missing_ok=True)  # of a scheduler that was killed
         try:
             port = ["--port", "0", "--scheduler-file", str(self.file)]
             self._start("scheduler", "dask_scheduler", port)
@@ -180,17 +184,13 @@ class StockWorkers(StockProcesses):
                 )
         return listed
 
-    def lose(self, workers: Sequence[str], how: How = "kill", grace_s: float = 5.0) -> None:
-        """End workers, by address; after a notice they get SIGTERM at once."""
-        end_workers(self, self.client, workers, how, grace_s)
-
     def bring_back(self, n: int) -> None:
         """Start ``n`` workers; return when they have registered."""
         number = len(self.processes) - 1
         names = [f"w{number + k}" for k in range(n)]
         for k, name in enumerate(names, start=number):
             options = ["--scheduler-file", str(self.file), "--name", name, "--nthreads", "1"]
-            options += ["--no-nanny", "--local-directory", str(self.folder)]
+            options += ["--no-nanny", "--local-directory", str(self._directory)]
             self._start(name, "dask_worker", options, 1 + k % max(1, len(self._hosts) - 1))
 
         def are_here() -> bool:
@@ -199,17 +199,9 @@ class StockWorkers(StockProcesses):
 
         self.wait_for(are_here, f"{n} workers")
 
-    def scale(self, n: int) -> None:
-        """Start or end workers until there are ``n``."""
-        here = self.workers()
-        self.bring_back(max(0, n - len(here)))
-        self.lose([str(w.address) for w in here[n:]], "terminate")
-
-    def jump_clock(self, rng: random.Random, workers: Sequence[LocalWorker]) -> Undo:
-        """Let the wall clock of a worker or of the scheduler jump, by up to a day."""
-        file = self._clock_of(rng.choice(["scheduler", *(w.name for w in workers)]))
-        wall_clock.set_offset(file, rng.uniform(-_JUMP_S_MAX, _JUMP_S_MAX))
-        return functools.partial(wall_clock.set_offset, file, 0.0)
+    def set_clock(self, name: str, offset_s: float) -> None:
+        """Let the wall clock of a worker, or of ``"scheduler"``, be ahead by so many seconds."""
+        wall_clock.set_offset(self._clock_of(name), offset_s)
 
     def _clock_of(self, name: str) -> Path:
         return self.folder / f"{name}.clock"
@@ -222,4 +214,4 @@ class StockWorkers(StockProcesses):
         wall_clock.set_offset(clock, 0.0)
         command = [*enters, sys.executable, "-m", wall_clock.__name__, str(clock)]
         command += [f"distributed.cli.{module}", "--host", where, "--no-dashboard", *options]
-        self.start(name, command, {"TMPDIR": str(self.folder)})
+        self.start(name, command, {"TMPDIR": str(self._directory), "PYTHONPATH": str(_ROOT)})

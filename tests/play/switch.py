@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from elasticml.chaos.namespaces import address, inside, ip
+from tests.play.namespaces import address, inside, ip
 
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 #: Larger than Ethernet's 1500: fewer frames for this process to copy.
@@ -37,6 +37,8 @@ class Port:
     descriptor: int
     #: Hosts in different groups do not reach each other.
     group: int = 0
+    #: Hosts whose frames do not reach this one: a cut in one direction.
+    deaf_to: frozenset[int] = frozenset()
     #: Each frame waits a random time up to this: later ones may overtake it.
     lag_s: float = 0.0
     #: Share of the frames that are lost.
@@ -102,14 +104,15 @@ class Switch(threading.Thread):
             while True:
                 frame = os.read(port.descriptor, _FRAME_BYTES_MAX)
                 is_multicast = bool(frame[0] & 1)
-                for k, other in enumerate(self.ports):
+                for k in range(len(self.ports)):
                     if k != source and (is_multicast or frame[5] == k):
-                        self._forward(port, other, k, frame)
+                        self._forward(source, k, frame)
 
-    def _forward(self, source: Port, target: Port, k: int, frame: bytes) -> None:
+    def _forward(self, source: int, k: int, frame: bytes) -> None:
         rng, now_s, due_s = self._rng, time.monotonic(), 0.0
-        is_lost = source.group != target.group
-        for port in (source, target):
+        sender, receiver = self.ports[source], self.ports[k]
+        is_lost = sender.group != receiver.group or source in receiver.deaf_to
+        for port in (sender, receiver):
             is_lost |= port.loss > 0.0 and rng.random() < port.loss
             if port.bytes_per_s < float("inf"):
                 is_lost |= port.free_s > now_s + _QUEUE_S_MAX
@@ -137,7 +140,7 @@ def join(names: Sequence[str], seed: int) -> Switch:
     """Return a switch between namespaces.
 
     Each gets a device ``eth0`` with the address of its number, see
-    :func:`elasticml.chaos.namespaces.address`.
+    :func:`tests.play.namespaces.address`.
     """
     return Switch([_tap(name, k) for k, name in enumerate(names)], seed)
 

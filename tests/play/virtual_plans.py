@@ -1,45 +1,14 @@
-"""A seeded fault plan: a small job, the world that it runs in, and the faults, as plain values.
-
-A seed gives the same plan each time. A plan that breaks a rule is kept as JSON, which does not
-depend on the seed's draws in later versions.
-"""
+"""Draws plans for the simulator: a seed gives the same plan each time."""
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
-from elasticml.errors import ConfigError
-from elasticml.protocol.job_record import JobRecord, job_record
+from tests.play.plan import SILENT, STUCK_FACTOR_MAX, Fault, Kind, Plan
+from tests.play.virtual_rules import RULES
 
-#: What a fault does; see :class:`Fault`.
-Kind = Literal[
-    "kill",
-    "terminate",
-    "notice",
-    "broken_notice",
-    "vanish",
-    "pause",
-    "grant",
-    "mark",
-    "cut",
-    "split",
-    "lag",
-    "loss",
-    "throttle",
-    "slow",
-    "phase",
-    "driver",
-]
-#: Faults after which the driver may lose healthy members, since it cannot tell a slow or silent
-#: member from a dead one.
-SILENT: Final = frozenset({"pause", "vanish", "cut", "split", "lag", "loss", "throttle", "slow"})
-VERSION: Final = 1
-#: With it no member is lost because it has many more examples than others.
-STUCK_FACTOR_MAX: Final = 1000.0
 #: The job has ended this many round times after its last fault.
 _QUIET_ROUNDS: Final = 40
 
@@ -54,106 +23,7 @@ _POLICIES: Final[tuple[dict[str, Any], ...]] = (
 _MOVING: Final = ("redeal", "rebalance", "shuffle")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One fault.
-
-    ``kill`` (SIGKILL), ``terminate`` (SIGTERM), ``notice`` (kept), ``broken_notice`` (the end comes
-    after a share ``amount`` of the grace) and ``vanish`` (no connection is closed) end members; new
-    ones come after ``seconds``. ``pause`` stops and continues them. ``grant`` adds members.
-    ``mark`` is another queue's demand: YARN's pre-emption. ``cut`` separates each of the members
-    from all others, ``split`` separates them from the others together. ``lag`` delays messages of
-    the members by ``amount`` seconds at most, ``loss`` makes a share ``amount`` of their messages
-    wait for a retransmission, ``throttle`` divides their uplink's rate by ``amount``, ``slow``
-    multiplies their compute time by it. ``phase`` kills members in a phase of a round. ``driver``
-    kills the driver and all members; after ``seconds`` the job resumes from its last round.
-    """
-
-    kind: Kind
-    #: Seconds since the start; of ``phase``, the round.
-    at: float
-    #: Slots of the members; of ``grant``, as many members as entries.
-    who: tuple[int, ...] = ()
-    #: How long it lasts, or until replacements come.
-    seconds: float = 0.0
-    #: Seconds from a notice or mark to its end.
-    grace: float = 0.0
-    amount: float = 0.0
-    phase: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultPlan:
-    """A job and its faults.
-
-    ``record`` is the job record without its data, ``data`` describes the data (see
-    :func:`elasticml.chaos.problems.source_of`), ``world`` is the section ``simulate``.
-    """
-
-    seed: int
-    record: Mapping[str, Any]
-    data: Mapping[str, Any]
-    world: Mapping[str, Any]
-    faults: tuple[Fault, ...] = field(default=(), repr=False)
-
-    @property
-    def name(self) -> str:
-        """The job in a few words."""
-        job = self.job
-        words = [job.algorithm_name, *(job.algorithm.get(k) for k in ("optimizer", "loss"))]
-        words.append(job.algorithm.get("problem"))
-        kind = "costs" if "costs" in self.world else " ".join(str(w) for w in words if w)
-        return f"{kind}, absent: {job.absent}, {job.members.start} members"
-
-    @property
-    def job(self) -> JobRecord:
-        """The job record."""
-        return job_record(self.record)
-
-    def with_faults(self, faults: Sequence[Fault]) -> FaultPlan:
-        """Return the plan with other faults."""
-        return replace(self, faults=tuple(faults))
-
-    def to_json(self) -> str:
-        """Return the plan as JSON."""
-        entries = [
-            {k: v for k, v in asdict(fault).items() if v not in (0.0, "", ())}
-            | {"kind": fault.kind, "at": fault.at}
-            for fault in self.faults
-        ]
-        return json.dumps({"version": VERSION, **asdict(self), "faults": entries}, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> FaultPlan:
-        """Read a plan from :meth:`to_json`.
-
-        Raises
-        ------
-        ConfigError
-            When the text is no plan.
-        """
-        try:
-            values = json.loads(text)
-            version = values.pop("version")
-            faults = [
-                Fault(**{**entry, "who": tuple(entry.get("who", ()))})
-                for entry in values.pop("faults")
-            ]
-            plan = cls(**values, faults=tuple(faults))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"--plan: the file is no fault plan ({error!r}); give one that elasticml chaos "
-                "wrote"
-            ) from None
-        if version != VERSION:
-            raise ConfigError(f"--plan: got version {version}, wanted {VERSION}; draw a new plan")
-        return plan
-
-
-# --- drawing ------------------------------------------------------------------------------------
-
-
-def draw_plan(seed: int) -> FaultPlan:
+def draw_plan(seed: int) -> Plan:
     """Draw a plan: half of them exact sums with many members for weeks, half small real jobs."""
     rng = random.Random(seed)
     is_large = rng.random() < 0.5
@@ -184,7 +54,10 @@ def draw_plan(seed: int) -> FaultPlan:
     # Enough members for the rest: a job that waits for them can end.
     grant_s = horizon_s + 0.3 * _QUIET_ROUNDS * round_s
     faults.append(Fault(kind="grant", at=grant_s, who=tuple(range(n_members))))
-    return FaultPlan(seed=seed, record=values, data=data, world=world, faults=tuple(faults))
+    job = {**values, "data": data}
+    return Plan(
+        seed=seed, job=job, world=world, faults=tuple(faults), rules=dict.fromkeys(RULES, True)
+    )
 
 
 def _record(

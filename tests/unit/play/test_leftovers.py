@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from elasticml.chaos.processes import Leftovers
+from tests.play.leftovers import Leftovers
 
 
 def test_a_process_a_file_and_a_descriptor_are_found(tmp_path: Path) -> None:
@@ -42,4 +42,4 @@ def test_nothing_is_found_after_a_block_that_cleans_up(tmp_path: Path) -> None:
         with tempfile.NamedTemporaryFile() as file:
             file.write(b"1")
     assert left.found == []
-    assert not Path(tempfile.gettempdir()).name.startswith("elasticml-chaos-")
+    assert not Path(tempfile.gettempdir()).name.startswith("elasticml-play-")

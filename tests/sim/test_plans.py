@@ -11,22 +11,23 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from elasticml.chaos.campaign import judge, minimal, minimal_plan
-from elasticml.chaos.plan import Fault, FaultPlan, draw_plan
-from elasticml.chaos.rules import violations
-from elasticml.chaos.virtual_run import play_plan
-from elasticml.cli.chaos import chaos
 from elasticml.errors import ConfigError
 from elasticml.sim.cost_only_job import CostSolver
+from tests.play.__main__ import play
+from tests.play.campaign import judge, minimal, minimal_plan
+from tests.play.plan import Fault, Plan
+from tests.play.virtual_plans import draw_plan
+from tests.play.virtual_rules import RULES, violations
+from tests.play.virtual_world import play_plan
 
 ROUND_S, MEMBERS = 60.0, 4
 
 
-def exact_sums(*faults: Fault) -> FaultPlan:
+def exact_sums(*faults: Fault) -> Plan:
     """Make a plan of a job that fails as soon as a sum is wrong."""
-    return FaultPlan(
+    return Plan(
         seed=1,
-        record={
+        job={
             "version": 1,
             "job": "planned",
             "name": "planned",
@@ -37,8 +38,8 @@ def exact_sums(*faults: Fault) -> FaultPlan:
             "members": {"start": MEMBERS, "min": 1},
             "checkpoint": {"path": "virtual", "every_s": 0},
             "stop": {"seconds": 20.0 * ROUND_S},
+            "data": {"rows": 1000},
         },
-        data={"rows": 1000},
         world={
             "compute_s": ROUND_S * MEMBERS / 1000,
             "tick_s": 5.0,
@@ -46,6 +47,7 @@ def exact_sums(*faults: Fault) -> FaultPlan:
             "costs": {"rows": 1000, "columns": 10, "chunks_per_member": 2, "probes": 0},
         },
         faults=faults,
+        rules=dict.fromkeys(RULES, True),
     )
 
 
@@ -63,12 +65,12 @@ def several() -> list[Fault]:
 def test_a_seed_gives_the_same_plan_and_json_keeps_it(seed):
     plan = draw_plan(seed)
     assert plan == draw_plan(seed)
-    assert FaultPlan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_what_is_no_plan_is_refused():
-    with pytest.raises(ConfigError, match="is no fault plan"):
-        FaultPlan.from_json('{"version": 1, "faults": [{"what": 1}]}')
+    with pytest.raises(ConfigError, match="is no plan"):
+        Plan.from_json('{"version": 1, "faults": [{"what": 1}]}')
 
 
 def test_sums_stay_exact_under_every_kind_of_fault():
@@ -88,7 +90,7 @@ def test_a_drawn_plan_violates_no_rule(seed):
 
 def test_a_driver_that_is_killed_resumes_from_its_last_round():
     plan = draw_plan(2)
-    at = 0.5 * plan.record["stop"]["seconds"]
+    at = 0.5 * plan.job["stop"]["seconds"]
     calm = play_plan(plan.with_faults([]))
     played = play_plan(plan.with_faults([Fault(kind="driver", at=at, seconds=1.0)]))
     (resumed,) = (r for r in played.result.story if r["event"] == "JobResumed")
@@ -103,7 +105,7 @@ def test_a_driver_that_is_killed_resumes_from_its_last_round():
 
 def test_a_resumed_job_whose_time_is_over_before_a_round_ends_with_the_checkpoint_s_model():
     plan = draw_plan(48)
-    end_s = plan.record["stop"]["seconds"]
+    end_s = plan.job["stop"]["seconds"]
     driver = Fault(kind="driver", at=end_s - 0.01, seconds=1.0)
     played = play_plan(plan.with_faults([driver]))
     result = played.result
@@ -127,12 +129,12 @@ def test_a_plan_that_does_not_end_is_a_violation():
 def test_the_code_that_a_plan_plays_cannot_take_the_timeout_for_its_own_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stuck(plan: FaultPlan) -> Any:
+    def stuck(plan: Plan) -> Any:
         with contextlib.suppress(Exception):  # as the driver does around a policy
             threading.Event().wait()
         pytest.fail("the timeout was swallowed")
 
-    monkeypatch.setattr("elasticml.chaos.campaign.play_plan", stuck)
+    monkeypatch.setattr("tests.play.campaign.play_plan", stuck)
     verdict = judge(draw_plan(1), seconds_max=0.01)
     assert verdict.violations == ("PlanTimeoutError: the plan takes more than 0.01 s",)
 
@@ -166,12 +168,12 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CostSolver, "compute", wrong)
     play = play_plan
 
-    def played(plan: FaultPlan) -> Any:
+    def played(plan: Plan) -> Any:
         nonlocal ranks
         ranks = itertools.count()
         return play(plan)
 
-    monkeypatch.setattr("elasticml.chaos.campaign.play_plan", played)
+    monkeypatch.setattr("tests.play.campaign.play_plan", played)
 
 
 def test_a_planted_fault_is_found_minimised_and_replayed(planted, tmp_path):
@@ -181,7 +183,7 @@ def test_a_planted_fault_is_found_minimised_and_replayed(planted, tmp_path):
     assert len(least.faults) == 1
     file = tmp_path / "plan.json"
     file.write_text(least.to_json())
-    done = CliRunner().invoke(chaos, ["--plan", str(file)])
+    done = CliRunner().invoke(play, ["--plan", str(file)])
     assert done.exit_code == 1
     assert "VIOLATION seed 1: costs, absent: taylor, 4 members: end: state failed" in done.output
 
@@ -189,7 +191,7 @@ def test_a_planted_fault_is_found_minimised_and_replayed(planted, tmp_path):
 def test_a_campaign_prints_its_figures_and_writes_them(tmp_path):
     out = tmp_path / "figures.json"
     arguments = ["--plans", "1", "--seed", "23", "--processes", "1", "--out", str(out)]
-    done = CliRunner().invoke(chaos, arguments)
+    done = CliRunner().invoke(play, arguments)
     assert done.exit_code == 0, done.output
     assert "plans           1, seeds 23 to 23" in done.output
     assert "violations      0" in done.output

@@ -1,0 +1,125 @@
+"""The data of fault plans, and the true objective of a model, computed with numpy from all rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import dump_svmlight_file
+from sklearn.linear_model import ElasticNet
+
+from elasticml.algorithms.base import Arrays
+from elasticml.arrays import F64
+from elasticml.data.readers.arrays import ArraySource, from_arrays
+from elasticml.data.readers.convert import convert
+from elasticml.data.source import Source, source_from_spec
+from tests.primal_reference import PrimalReference
+
+
+@cache
+def _rows(rows: int, columns: int, seed: int, condition: float, is_real: bool) -> tuple[F64, F64]:
+    """Draw two noisy classes, or a noisy linear target."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((rows, columns)) / np.sqrt(columns)
+    if condition == 1.0:  # around three centres
+        X += rng.standard_normal((3, columns))[rng.integers(0, 3, rows)]
+        y = X @ rng.standard_normal(columns) + 0.3 * rng.standard_normal(rows)
+        return X, y if is_real else np.sign(y)
+    # The Hessian of a squared loss has this condition; all directions matter for the target.
+    deviations = np.logspace(0.0, -0.5 * np.log10(condition), columns)
+    turn = np.linalg.qr(rng.standard_normal((columns, columns)))[0]
+    z = np.sqrt(1.0 / columns) * (X @ rng.standard_normal(columns)) * columns
+    y = z / z.std() + 0.5 * rng.standard_normal(rows)
+    return (X * deviations) @ turn, y if is_real else np.sign(y)
+
+
+def rows_of(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[F64, F64]:
+    """Return X (n, d) and y (n,) for an algorithm."""
+    is_real = loss_of(algorithm) == "squared"
+    size = data["rows"], data["columns"], data["seed"]
+    return _rows(*size, data.get("condition", 1.0), is_real)
+
+
+def loss_of(algorithm: Mapping[str, Any]) -> str:
+    """Return the loss of an algorithm's section; a network's is that of two classes."""
+    return str(algorithm.get("loss", "logistic"))
+
+
+def source_of(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> ArraySource:
+    """Return the rows as a source; by columns for primal CoCoA, in 32 bits for networks.
+
+    ``data``: ``rows``, ``columns``, ``seed``, and ``condition``, that of the rows' covariance.
+    """
+    X, y = rows_of(algorithm, data)
+    if algorithm["name"] == "local_sgd":
+        return from_arrays(X.astype(np.float32), (y > 0).astype(np.float64))
+    return from_arrays(X, y, by="columns" if algorithm["name"] == "primal_cocoa" else "rows")
+
+
+def file_source_of(algorithm: Mapping[str, Any], data: Mapping[str, Any], folder: Path) -> Source:
+    """Return the rows as the source of the job on processes.
+
+    Further key of ``data``: ``format``, "arrays" (the default, in memory), "chunks" or "svmlight":
+    files in the folder, which are written unless they exist.
+    """
+    kind, path = data.get("format", "arrays"), folder / "rows"
+    source = source_of(algorithm, data)
+    if kind == "arrays":
+        return source
+    if not path.exists():
+        folder.mkdir(exist_ok=True)
+        if kind == "chunks":
+            convert(source, path, chunk_bytes=data["chunk_size"])
+        else:
+            dump_svmlight_file(*rows_of(algorithm, data), path)
+    return source_from_spec({"format": kind, "path": str(path)})
+
+
+_LOSSES: Mapping[str, Callable[[F64, F64], F64]] = {
+    "hinge": lambda z, y: np.maximum(1.0 - y * z, 0.0),
+    "squared_hinge": lambda z, y: np.maximum(1.0 - y * z, 0.0) ** 2,
+    "logistic": lambda z, y: np.logaddexp(0.0, -y * z),
+    "squared": lambda z, y: 0.5 * (z - y) ** 2,
+}
+
+
+def true_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any], model: Arrays) -> float:
+    """Return ``mean_i loss_i + l1 |w|_1 + l2/2 |w|^2`` over all rows, for a linear model.
+
+    The cross-entropy of a network that is one linear layer with two outputs is the logistic loss of
+    their difference.
+    """
+    X, y = rows_of(algorithm, data)
+    if algorithm["name"] == "local_sgd":
+        w, intercept = np.diff(model["weight"], axis=0)[0], np.diff(model["bias"])[0]
+    else:
+        w = np.asarray(model["coef"], dtype=np.float64).reshape(-1)
+        intercept = np.ravel(model.get("intercept", 0.0))[0]
+    z = X @ w + float(intercept)
+    penalty = algorithm.get("l1", 0.0) * np.abs(w).sum() + 0.5 * algorithm.get("l2", 0.0) * w @ w
+    return float(_LOSSES[loss_of(algorithm)](z, y).mean() + penalty)
+
+
+def least_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> float:
+    """Return the optimal objective, or very little more, by scikit-learn's solvers."""
+    return _least(json.dumps(dict(algorithm), sort_keys=True), json.dumps(dict(data)))
+
+
+@cache
+def _least(algorithm_json: str, data_json: str) -> float:
+    algorithm, data = json.loads(algorithm_json), json.loads(data_json)
+    X, y = rows_of(algorithm, data)
+    l1, l2 = algorithm.get("l1", 0.0), algorithm.get("l2", 0.0)
+    if loss_of(algorithm) != "squared":
+        return PrimalReference(X=X, y=y, l2=l2).least(loss_of(algorithm))
+    if not l1:
+        w = np.linalg.solve(X.T @ X / len(y) + l2 * np.eye(X.shape[1]), X.T @ y / len(y))
+        return true_objective(algorithm, data, {"coef": w})
+    model = ElasticNet(
+        alpha=l1 + l2, l1_ratio=l1 / (l1 + l2), fit_intercept=False, tol=1e-14, max_iter=10**6
+    )
+    return true_objective(algorithm, data, {"coef": model.fit(X, y).coef_})

@@ -1,0 +1,200 @@
+"""The grid's plans are data; its rules find what is wrong; its runner finds what is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from elasticml.errors import ElasticmlError, JobFailedError
+from tests.play import process_campaign
+from tests.play.__main__ import grid_table, play
+from tests.play.grid import draw, draw_damaged, draw_raising, fences
+from tests.play.leftovers import Leftovers
+from tests.play.plan import Fault, Plan
+from tests.play.problems import least_objective, rows_of, true_objective
+from tests.play.process_campaign import GridTotals, raw_errors, run_grid
+from tests.play.processes import Played
+from tests.play.raising import ERRORS, raise_what
+from tests.play.rules import violations
+
+
+@pytest.mark.parametrize("on", ["local", "nannies", "stock", "hosts", "yarn"])
+def test_a_seed_gives_the_same_plan_and_json_keeps_it(on: str) -> None:
+    for seed in range(3):
+        plan = draw(seed, on)
+        assert plan == draw(seed, on)
+        assert Plan.from_json(plan.to_json()) == plan
+        last_s = max(fault.at for fault in plan.faults)
+        assert plan.job["stop"]["seconds"] > last_s + 10.0
+
+
+def test_every_builtin_exception_is_raised_in_a_solver_and_in_a_trainer(tmp_path: Path) -> None:
+    plans = draw_raising()
+    assert len(plans) == 2 * len(ERRORS) > 130
+    for plan in plans:
+        (fault,) = plan.faults
+        trigger = tmp_path / fault.phase
+        trigger.write_text(fault.error)
+        with pytest.raises(BaseException) as caught:  # noqa: PT011
+            raise_what(str(trigger))
+        assert caught.type.__name__ == fault.error
+        raise_what(str(trigger))  # once
+        assert ("fails" in plan.rules) == (fault.phase == "trainer" or not fences(fault.error))
+
+
+def test_a_damaged_file_must_fail_the_job_only_if_it_was_damaged_before() -> None:
+    plans = [draw_damaged(seed) for seed in range(20)]
+    assert {"fails" in plan.rules for plan in plans} == {True, False}
+    for plan in plans:
+        assert ("fails" in plan.rules) == (plan.faults[0].at < 0.0)
+
+
+@pytest.fixture
+def played() -> Played:
+    """Return a job of least squares that has reached its optimum, and violates no rule."""
+    plan = draw_raising()[-1]
+    rules = {"ends": 60.0, "goes_on": 3, "sums": True, "result": 0.1, "one_line": True}
+    plan = replace(plan, rules={**rules, "leaves_nothing": True})
+    X, y = rows_of(plan.job["algorithm"], plan.data)
+    w = np.linalg.lstsq(X, y, rcond=None)[0]
+    result: Any = SimpleNamespace(
+        arrays={"coef": w}, summary={"gap": None, "rounds": 9}, history=[]
+    )
+    status: Any = SimpleNamespace(absent_examples=0)
+    return Played(
+        plan=plan, state="done", result=result, status=status, quiet_s=20.0, quiet_rounds=9
+    )
+
+
+def test_a_sound_job_violates_no_rule(played: Played) -> None:
+    assert list(violations(played)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("ends", {"state": "endless"}),
+        ("goes_on", {"quiet_rounds": 2}),
+        ("goes_on", {"status": SimpleNamespace(absent_examples=7)}),
+        ("may_fail", {"error": JobFailedError("no"), "state": "failed", "result": None}),
+        ("one_line", {"error": OSError("no"), "state": "failed", "result": None}),
+        ("leaves_nothing", {"left": ["3 Dask tasks are left"]}),
+    ],
+)
+def test_a_violation_is_found(played: Played, rule: str, changes: dict[str, Any]) -> None:
+    assert rule in [name for name, _ in violations(replace(played, **changes))]
+
+
+def test_a_wrong_model_and_a_certificate_that_is_too_small_are_found(played: Played) -> None:
+    assert played.result is not None
+    played.result.arrays["coef"] *= 0.5
+    assert [name for name, _ in violations(played)] == ["result"]
+    played.result.arrays["coef"] *= 1.96
+    assert list(violations(played)) == []
+    played.result.summary["gap"] = 1e-9
+    assert [name for name, _ in violations(played)] == ["result"]
+
+
+def test_an_exchange_that_loses_an_example_is_found(played: Played) -> None:
+    ended = {
+        "t": 1.0,
+        "event": "ExchangeEnded",
+        "cause": "",
+        "exchange": "1.1",
+        "operation": "slope",
+        "examples": played.plan.data["rows"] - 1,
+        "absent_examples": 0,
+        "contributors": "1",
+        "missing": "0",
+    }
+    assert "sums" in [name for name, _ in violations(replace(played, story=[ended]))]
+
+
+def test_a_job_that_must_fail_needs_its_error(played: Played) -> None:
+    plan = replace(played.plan, rules={"fails": r"KeyError.*raising\.py"})
+    told = JobFailedError("member 1.1 failed: KeyError: 'no' (raising.py:44 in raise_what)")
+    assert list(violations(replace(played, plan=plan, error=told))) == []
+    other = JobFailedError("member 1.1 failed")
+    assert [name for name, _ in violations(replace(played, plan=plan, error=other))] == ["fails"]
+    assert [name for name, _ in violations(replace(played, plan=plan))] == ["fails"]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared"])
+def test_the_optimum_is_not_above_any_other_model(loss: str) -> None:
+    section = {"name": "cocoa", "loss": loss, "l2": 1e-3, "l1": 1e-2 if loss == "squared" else 0.0}
+    data = {"rows": 300, "columns": 5, "seed": 1, "condition": 100.0}
+    least, rng = least_objective(section, data), np.random.default_rng(0)
+    zero = true_objective(section, data, {"coef": np.zeros(5)})
+    assert least < zero
+    for _ in range(50):
+        assert least <= true_objective(section, data, {"coef": rng.normal(size=5)})
+
+
+def test_tracebacks_of_elasticml_in_a_log_are_raw_errors(tmp_path: Path) -> None:
+    ours = Path(process_campaign.__file__).parents[2] / "elasticml" / "job.py"
+    theirs = Path(process_campaign.__file__).parent / "raising.py"
+    frame = 'Traceback (most recent call last):\n  File "{}", line 1, in f\n    g()\n{}: no\n'
+    text = "INFO\n" + frame.format(ours, "KeyError") + frame.format("/dask.py", "OSError")
+    text += f"{frame.format(ours, 'ValueError')}".replace("    g()\n", f'  File "{theirs}"\n')
+    (tmp_path / "w0.log").write_text(text)
+    assert list(raw_errors(tmp_path)) == ["w0.log: KeyError: no"]
+
+
+def run_program(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run a program in place of the one that plays; return what is wrong."""
+    (folder / "program.py").write_text(text)
+    monkeypatch.setattr(process_campaign, "__name__", "program")
+    monkeypatch.setattr(process_campaign, "_ROOT", folder)
+    monkeypatch.setattr(process_campaign, "Leftovers", partial(Leftovers, patience_s=0.0))
+    plan = replace(draw_raising()[0], rules={"ends": 0.0})
+    totals = run_grid([[plan]], folder, lambda line: None)
+    assert totals.plans == 1
+    assert Plan.from_json((folder / "play-local-0.json").read_text()) == plan
+    return [text.partition("members: ")[2] for text in totals.wrong]
+
+
+def test_what_a_program_leaves_is_found_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import os, subprocess\n"
+    text += "subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    text += "open(os.environ['TMPDIR'] + '/file', 'w').close()\n"
+    found = run_program(text, tmp_path, monkeypatch)
+    assert found[0].startswith("one_line: the program is 0")
+    assert found[1] == "leaves_nothing: file in TMPDIR"
+    assert found[2].startswith("leaves_nothing: process")
+    assert not psutil.pid_exists(int(found[2].split()[2]))
+
+
+def test_a_program_that_does_not_end_is_endless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_campaign, "_WORLD_S_MAX", -180.0)  # none is left
+    found = run_program("import time\ntime.sleep(600)\n", tmp_path, monkeypatch)
+    assert found[0].startswith("ends: the program is endless")
+
+
+def test_the_figures_have_a_line_for_each_kind() -> None:
+    totals = GridTotals(plans=3)
+    totals.faults.update({("kill", "recovered"): 4, ("kill", "wrong"): 1, ("pause", "leak"): 2})
+    lines = [line.split() for line in grid_table(totals)]
+    assert lines[1] == ["kill", "5", "4", "0", "1", "0", "0", "0"]
+    assert lines[3] == ["all", "7", "4", "0", "1", "0", "2", "0"]
+
+
+def test_an_unknown_world_and_a_file_that_is_no_plan_are_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(play, ["--on", "moon"])
+    assert done.exit_code == 2
+    assert "moon is none of simulator, local" in done.output
+    (tmp_path / "plan.json").write_text("{}")
+    done = CliRunner().invoke(play, ["--plan", str(tmp_path / "plan.json")])
+    assert isinstance(done.exception, ElasticmlError)
+    assert Fault(kind="kill", at=0.0).who == ()
