@@ -242,9 +242,11 @@ def fault_of(error: BaseException, who: str, **fields: Any) -> JobFailedError:
     who : str
         Which part failed, as the subject of the message.
     """
-    place = place_of(error)
     text = f"{who} failed: {type(error).__name__}: {one_line(error)}"
-    lines = "".join(traceback.format_exception(error))
+    try:
+        place, lines = place_of(error), "".join(traceback.format_exception(error))
+    except MemoryError:  # a report without them is better than none
+        place = lines = ""
     return JobFailedError(
         f"{text} ({place})" if place else text, traceback=lines[-TRACEBACK_MAX:], **fields
     )

@@ -92,7 +92,7 @@ _MIX: Final[Mapping[str, Mapping[Kind, int]]] = {
 }
 #: A member without memory ends its job if a second one has none either.
 _MAY_FAIL: Final[Mapping[str, str]] = {
-    "memory": r"MemoryError|memory",
+    "memory": r"MemoryError|memory|can't start new thread",
     "descriptors": r"Too many open files|OSError",
     "full_disk": r"No space left|disk|room",
 }

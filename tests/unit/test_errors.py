@@ -2,7 +2,8 @@
 
 import pytest
 
-from elasticml.errors import QUOTED_CHARACTERS_MAX, DataError, one_line
+from elasticml import errors
+from elasticml.errors import QUOTED_CHARACTERS_MAX, DataError, fault_of, one_line
 
 JAVA = """Failed to submit application, exception:
 The DiskSpace quota of /user/me is exceeded: quota = 1 KB but diskspace consumed = 2 KB
@@ -47,3 +48,12 @@ def test_elasticml_s_own_message_is_one_line_and_is_not_cut():
     assert error.message.startswith("a\\nb.csv: ")
     assert "\n" not in str(error)
     assert one_line(error) == error.message.strip()
+
+
+def test_a_fault_is_reported_by_a_process_without_memory_for_its_traceback(monkeypatch):
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(errors.traceback, "extract_tb", no_memory)
+    found = fault_of(RuntimeError("can't start new thread"), "member 1.1")
+    assert found.message == "member 1.1 failed: RuntimeError: can't start new thread"

@@ -146,6 +146,7 @@ def test_tracebacks_of_elasticml_in_a_log_are_raw_errors(tmp_path: Path) -> None
     text += f"{frame.format(ours, 'ValueError')}".replace("    g()\n", f'  File "{theirs}"\n')
     (tmp_path / "w0.log").write_text(text)
     assert list(raw_errors(tmp_path)) == ["w0.log: KeyError: no"]
+    assert list(raw_errors(tmp_path, "no disk|no$")) == []
 
 
 def run_program(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
