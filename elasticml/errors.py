@@ -143,6 +143,14 @@ class NotEnoughMembersError(ElasticmlError):
     """
 
 
+class ControlFlowError(Exception):
+    """User code raised what its caller would take for control flow: the cause of this error.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` end the process of an event loop, a cancellation ends
+    the task that awaits the call, and a future refuses ``StopIteration``.
+    """
+
+
 @contextmanager
 def prefix_errors(what: str) -> Iterator[None]:
     """Prefix the message of any error raised in the block with its subject, such as data.test."""
@@ -202,7 +210,10 @@ def one_line(what: object) -> str:
     >>> one_line(ValueError("expected 2 columns, got 3:\n\x00\x1b[2J" + "a" * 300_000))[:40]
     'expected 2 columns, got 3: \\x00\\x1b[2Jaa'
     """
-    text = str(what)
+    try:
+        text = str(what)
+    except Exception:  # of a user's class
+        text = ""
     is_foreign = isinstance(what, BaseException) and not isinstance(what, ElasticmlError)
     if is_foreign:
         text = text[:TRACEBACK_MAX]
@@ -242,6 +253,9 @@ def fault_of(error: BaseException, who: str, **fields: Any) -> JobFailedError:
     who : str
         Which part failed, as the subject of the message.
     """
+    # A generator's StopIteration has become a RuntimeError, which lacks its frames.
+    if isinstance(error, ControlFlowError) or isinstance(error.__cause__, StopIteration):
+        error = error.__cause__ or error
     text = f"{who} failed: {type(error).__name__}: {one_line(error)}"
     try:
         place, lines = place_of(error), "".join(traceback.format_exception(error))

@@ -21,7 +21,7 @@ from elasticml.runtime.block_registry import BlockRegistry
 from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 from elasticml.runtime.checkpoints.checkpoint_store import checkpoint_of
 from elasticml.runtime.driver_agent import DriverAgent, DriverContext
-from elasticml.runtime.executors import Runner
+from elasticml.runtime.executors import Runner, contained
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.scaler import Scaler
 from elasticml.runtime.worker_context import WorkerContext
@@ -46,7 +46,7 @@ class InlineRunner:
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function."""
-        return function(*args)
+        return contained(function, *args)
 
     def close(self) -> None:
         """Do nothing."""

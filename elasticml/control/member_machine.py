@@ -404,10 +404,6 @@ class Member:
                 order=arrival.order,
             )
             commands.append(fx.Report(event=loaded))
-        if arrival.missing:
-            # The sender may have sent all before the link broke, and would not report it.
-            lacking = tuple(chunk for chunk in arrival.chunks if chunk in arrival.missing)
-            commands.append(self._refused(arrival, lacking, "the link broke"))
         return commands
 
     def _takes_state(self, chunk: ChunkId, order: int) -> bool:

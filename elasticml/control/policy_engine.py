@@ -38,7 +38,7 @@ from elasticml.control.policy import (
     View,
 )
 from elasticml.control.rounds import History, Rounds
-from elasticml.errors import ElasticmlError, JobFailedError, one_line
+from elasticml.errors import ElasticmlError, JobFailedError, fault_of
 from elasticml.ids import ChunkId, GroupId, MemberId
 from elasticml.protocol.commands import Command, RequestMembers
 from elasticml.story import records as story
@@ -293,10 +293,7 @@ class PolicyEngine:
             raise
         except Exception as error:
             # The policy may be a user's: the job must end with its error and not hang.
-            raise JobFailedError(
-                f"policy {policy.name} failed: {type(error).__name__}: {one_line(error)}",
-                policy=policy.name,
-            ) from error
+            raise fault_of(error, f"policy {policy.name}", policy=policy.name) from error
         for suggestion in suggestions:
             if not isinstance(suggestion, Suggestion):
                 raise JobFailedError(

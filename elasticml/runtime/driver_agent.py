@@ -30,13 +30,18 @@ from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
-from elasticml.errors import ElasticmlError, RemoteProtocolError, fault_of, one_line
+from elasticml.errors import (
+    ControlFlowError,
+    ElasticmlError,
+    RemoteProtocolError,
+    fault_of,
+    one_line,
+)
 from elasticml.ids import MemberId
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
-from elasticml.protocol.commands import Command
 from elasticml.protocol.job_record import JobRecord
 from elasticml.runtime.block_registry import BlockRegistry
 from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
@@ -129,20 +134,17 @@ class TrainerSteps:
         self._spawn(self._step(deliver, command, inputs, anchor))
 
     async def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
+        session = self._driver.driver_session
         try:
-            event = await self._runner.run(function, *args)
+            event = self._driver.after_step(await self._runner.run(function, *args))
         except Exception as fault:
             # No caller awaits this task: a step that ended without an event would leave the job
             # hanging. Examples: no memory for a sum, a model that cannot be packed.
-            job = self._driver.driver_session.record.job
-            logger.exception("job %s: a step failed", job)
-            event = self._driver.driver_session.fail(fault_of(fault, "the driver"))
-        try:
-            event = self._driver.after_step(event)
-        except Exception as error:
-            session = self._driver.driver_session
-            logger.error("job %s: the trainer failed", session.record.job, exc_info=error)
-            event = session.fail(fault_of(error, "the trainer"))
+            error = None if session.training is None else session.training.error
+            is_trainers = fault is error or isinstance(fault, ControlFlowError)
+            who = "the trainer" if is_trainers else "the driver"
+            logger.exception("job %s: %s failed", session.record.job, who)
+            event = session.fail(fault_of(fault, who))
         self._driver.feed(event)
 
     def close(self) -> None:
@@ -153,22 +155,6 @@ class TrainerSteps:
 
 def _marked(step: Callable[..., ev.Event], *, is_long: bool) -> Callable[..., ev.Event]:
     return Long(step) if is_long else step
-
-
-def commands_after(driver: Driver, event: ev.Event, now_s: float, job: str) -> list[Command]:
-    """Return the machine's commands; if the machine fails, those that end the job."""
-    try:
-        return driver.handle(event, now_s)
-    except ElasticmlError as error:
-        # A broken invariant must not be summed into a model.
-        logger.exception("job %s: broken invariant", job)
-        return driver.handle(ev.Failed(reason=error.message), now_s)
-    except Exception as error:
-        # A policy's suggestion may turn out to be invalid only when it is carried out. Without the
-        # driver the job would hang.
-        logger.exception("job %s: the driver failed", job)
-        reason = f"the driver failed: {type(error).__name__}: {one_line(error)}"
-        return driver.handle(ev.Failed(reason=reason), now_s)
 
 
 messages = logging.getLogger(f"{__name__}.messages")
@@ -308,9 +294,18 @@ class DriverAgent(JobDriver):
         return self._clock() - self._start_s
 
     def commands_after(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
-        """Return the machine's commands; if the machine fails, those that end the job."""
+        """Return the machine's commands; if the machine fails, those that end the job.
+
+        A policy's suggestion may turn out to be invalid only when it is carried out, and a policy
+        of a user may raise anything. Without the driver the job would hang.
+        """
         messages.debug("job %s: %s", self.job, event)
-        return commands_after(self.machine, event, now_s, self.job)
+        try:
+            return super().commands_after(event, now_s)
+        except BaseException as error:
+            logger.exception("job %s: the driver failed", self.job)
+            failed = self.driver_session.fail(fault_of(error, "the driver"))
+            return self.machine.handle(failed, now_s)
 
     def _handle(self, event: ev.Event) -> None:
         """Handle an event; an error in performing a command ends the job.
@@ -319,7 +314,7 @@ class DriverAgent(JobDriver):
         """
         try:
             super()._handle(event)
-        except Exception as error:
+        except BaseException as error:  # a user's trainer may raise anything when it is made
             logger.exception("job %s: a command failed after %s", self.job, type(event).__name__)
             failed = self.driver_session.fail(fault_of(error, "the driver"))
             if self.machine.state.stage != "ended":

@@ -6,11 +6,12 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, InvalidStateError, ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial, shares
+from elasticml.errors import ControlFlowError
 from elasticml.runtime.numa import node_cores, numa_nodes, pin_thread, spanned
 
 #: Interpreter's thread switch interval in processes with members: a busy Python thread delays a
@@ -45,6 +46,26 @@ class Runner(Protocol):
         ...
 
 
+#: Exceptions that a future of asyncio refuses, or replaces by its own.
+_CONVERTED: Final = (StopIteration, CancelledError, InvalidStateError)
+
+
+def contained(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that users may have written, so that its exceptions can be awaited.
+
+    Raises
+    ------
+    ControlFlowError
+        When it raises what would end the process, or the caller, and not only the call.
+    """
+    try:
+        return function(*args)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, _CONVERTED):
+            raise
+        raise ControlFlowError from error
+
+
 class ThreadRunner:
     """Runs calls in its own threads, one by default, and leaves the event loop free."""
 
@@ -56,7 +77,8 @@ class ThreadRunner:
         """Call the function in a thread; after ``close`` the call is cancelled."""
         if self._is_closed:
             raise asyncio.CancelledError
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, contained, function, *args)
 
     def close(self) -> None:
         """End the threads after their current calls; cancel queued calls."""
@@ -144,7 +166,7 @@ class BriefRunner:
             if counted.n_brief >= BRIEF_MIN and not self._n_in_thread:
                 if self._is_closed:
                     raise asyncio.CancelledError
-                return self._timed(counted, function, *args)
+                return contained(self._timed, counted, function, *args)
             call = functools.partial(self._timed, counted, function)
         self._n_in_thread += 1
         try:

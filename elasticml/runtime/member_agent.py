@@ -255,7 +255,7 @@ class MemberAgent:
             training = training_solver(solver)
             if isinstance(training, ReportSolver):
                 self._start_loop(training)
-        except Exception as error:
+        except BaseException as error:  # of user code, which must not end this process
             self._fail(error)
             return
         if order.warms_up:

@@ -17,7 +17,7 @@ from elasticml.algorithms.base import Arrays, Solver, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary
-from elasticml.errors import ElasticmlError, JobFailedError, one_line
+from elasticml.errors import ElasticmlError, fault_of
 from elasticml.evaluation.validation import make_solver
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.sim.block_cache import BlockCache
@@ -114,8 +114,7 @@ class Environment:
         except ElasticmlError:
             raise
         except Exception as error:
-            why = f"a solver failed: {type(error).__name__}: {one_line(error)}"
-            raise JobFailedError(why, reason=why) from error
+            raise fault_of(error, "a solver") from error
         return arrays, time.perf_counter() - began_s
 
     def compute_seconds(

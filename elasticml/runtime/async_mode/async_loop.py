@@ -108,7 +108,7 @@ class AsyncLoop:
                     self._step()
         except _Left:
             pass
-        except Exception as error:
+        except BaseException as error:  # of user code: an ended thread reports nothing
             self._context.on_error(error)
         self._is_over = True
         self._refuse()
@@ -153,7 +153,7 @@ class AsyncLoop:
                 future.set_result(action(self._worker))
             except _Left:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 future.set_exception(error)
                 raise
 

@@ -240,12 +240,15 @@ class ChunkTransport:
                 await self._receive_bodies(link, delivery)
                 await self._take_in(source, delivery)
                 delivery = None
-        except LinkClosedError:
-            # Keep what arrived completely before the sender was lost.
+        except LinkClosedError as error:
+            # Keep what arrived completely before the sender was lost. It may live, and have sent
+            # all before the link broke: then it does not report the rest.
             if delivery is not None:
                 await self._take_in(source, delivery)
+                rest = tuple(id for id in delivery.chunks if id in delivery.missing)
+                lost = replace(_arrival(source, delivery), chunks=rest, states=frozenset())
+                self._feed(fx.StoreFailed(arrival=lost, error=error))
         except Exception as error:
-            # The sender may have sent all, and then does not notice that the link is closed.
             if delivery is not None:
                 self._feed(fx.StoreFailed(arrival=_arrival(source, delivery), error=error))
             if delivery is None or isinstance(error, RemoteProtocolError):

@@ -292,8 +292,9 @@ async def test_complete_parts_from_a_vanished_giver_are_kept_and_the_rest_is_not
     report, *others = await pair.reported(1)
     await asyncio.wait([giving])
     assert loaded(report) == ([1, 2], 1)
-    # Both ends report what is lost, unless the giver learns nothing of its own end.
-    assert {type(other) for other in others} == {ev.MoveFailed}
+    # The giver may have sent all, and not report it.
+    of_rest = [other for other in others if other.chunks == (name(3),)]
+    assert [type(other) for other in of_rest] == [ev.MoveFailed]
     assert sorted(pair.stores[TAKER].chunks) == [name(1), name(2)]
     assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [1]
 
