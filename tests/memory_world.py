@@ -197,7 +197,6 @@ class World:
         host.closing = True
         self.network.kill(address)
         for agent in host.agents.values():
-            agent.dismissed = "crashed"
             agent.close()
         self.network.resume(address)
 

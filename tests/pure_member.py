@@ -165,7 +165,7 @@ class Incarnation:
                     del self.arrays[handle]
                 self.shares.pop(command.exchange, None)
             case cmd.Dismiss():
-                self.world.dismissed(self, command.reason)
+                self.world.dismissed(self, command.is_final)
             case cmd.Configure(warms_up=True):
                 self.later(command, lambda: self.feed(ev.Ready(member=self.me)))
             case cmd.Peers() | cmd.Configure() | fx.AskPeers():
@@ -331,7 +331,8 @@ class Incarnation:
         if not self.machine.attaches_to(command):
             return
         there = self.world.alive(command.parent)
-        if there is None or there.machine is None or there.worker.is_stopped:
+        severed = there is not None and {self.worker.name, there.worker.name} in self.world.severed
+        if there is None or there.machine is None or there.worker.is_stopped or severed:
             self.feed(fx.ConnectFailed(peer=command.parent))
             return
         link = Link(self, there, f"link {self.world.next_number()}")

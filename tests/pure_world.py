@@ -16,7 +16,6 @@ from typing import Any
 from elasticml.control import effects as fx
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.member_machine import FINAL
 from elasticml.control.policy import Policy
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.registry import make_policies
@@ -25,7 +24,7 @@ from elasticml.protocol import events as ev
 from elasticml.protocol.marks import MarkStore
 from elasticml.protocol.notices import ContainerEnded, ContainerMarked, MarkLifted, Reason
 from elasticml.story.records import StoryRecord
-from tests.pure_member import Incarnation, Sums, Worker, chunks_of_block
+from tests.pure_member import Incarnation, Link, Sums, Worker, chunks_of_block
 
 #: Sender, receiver, and the channel between them; "driver" is an end, too.
 Key = tuple[str, str, str]
@@ -76,6 +75,8 @@ class PureWorld:
         #: The containers that the resource manager asks for.
         self.marks = MarkStore()
         self.workers: dict[str, Worker] = {}
+        #: Pairs of workers that can open no link to each other.
+        self.severed: set[frozenset[str]] = set()
         self.queues: dict[Key, deque[Callable[[], None]]] = {}
         #: When members are to be told that time is up.
         self.timers: list[tuple[float, Incarnation]] = []
@@ -198,6 +199,17 @@ class PureWorld:
         if life is None or not self.knows(life):
             self.feed(ev.WorkerGone(cause="scheduler", address=name))
 
+    def links(self) -> list[Link]:
+        """Return the links between members, by the name of the child's worker."""
+        lives = [worker.life for _, worker in sorted(self.workers.items())]
+        return [life.parent for life in lives if life is not None and life.parent is not None]
+
+    def sever(self, link: Link) -> None:
+        """Break a link for good; each end notices in its turn."""
+        self.severed.add(frozenset({link.child.worker.name, link.parent.worker.name}))
+        link.parent.send(link, lambda: link.child.lost_link(link))
+        link.child.send(link, lambda: link.parent.lost_link(link))
+
     def life(self, name: str) -> Incarnation:
         life = self.workers[name].life
         assert life is not None
@@ -248,10 +260,10 @@ class PureWorld:
             life, event, sums = mine[choice % len(mine)]
             life.up(lambda: self.partial(life, event, sums))
 
-    def dismissed(self, life: Incarnation, reason: str) -> None:
+    def dismissed(self, life: Incarnation, is_final: bool) -> None:
         life.end(n_kept=0)
         if self.workers.get(life.worker.name) is life.worker and life.worker.life is life:
-            if reason in FINAL:
+            if is_final:
                 del self.workers[life.worker.name]
             else:
                 self.join(life.worker.name)

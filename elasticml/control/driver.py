@@ -28,7 +28,7 @@ from elasticml.errors import ElasticmlError, LocalProtocolError
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol import notices
-from elasticml.protocol.commands import Command, Continue, Dismiss, EndJob, Gathered
+from elasticml.protocol.commands import JOB_ENDED, Command, Continue, Dismiss, EndJob, Gathered
 from elasticml.story import records as story
 from elasticml.story.history import HistoryRow
 
@@ -358,8 +358,12 @@ class Driver:
         commands += questions
         for member in [*stuck, *mute]:
             commands += self.membership_changes.fence(member, "deadline", now_s)
-        for member in self.link_monitor.unreachable(now_s):
-            commands += self.membership_changes.fence(member, "unreachable", now_s)
+        parted, unreachable = self.link_monitor.ticked(now_s)
+        if parted:
+            self.exchanges.disturbed()
+        commands += parted
+        for member in unreachable:
+            commands += self.membership_changes.fence(member, "unreachable", now_s, is_final=True)
         commands += self.membership_changes.gathered(now_s) + self.placement.ticked(now_s)
         self.membership_changes.lapsed(now_s)
         commands += self.membership_changes.preemption.ticked(now_s)
@@ -391,8 +395,9 @@ class Driver:
         return commands + self.placement.dealt()
 
     def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
-        self.link_monitor.link_down(event.member, event.peer, now_s)
-        return []
+        if event.peer in self.state.membership.members:
+            self.liveness_probe.suspect(event.peer)
+        return self.link_monitor.link_down(event.member, event.peer, now_s)
 
     def _loaded(self, event: ev.ChunksLoaded, now_s: float) -> list[Command]:
         self.chunk_moves.measure(event, now_s)
@@ -413,6 +418,7 @@ class Driver:
     def _status_reported(self, event: ev.StatusReported) -> None:
         self.exchanges.status_reported(event)
         self.liveness_probe.heard(event.member)
+        self.link_monitor.heard(event.member)
 
     def _end(
         self,
@@ -428,7 +434,9 @@ class Driver:
         members = state.living()
         for member in members:
             state.membership.remove(member)
-        return ended + [Dismiss(cause="job ended", member=m, reason="job ended") for m in members]
+        return ended + [
+            Dismiss(cause=JOB_ENDED, member=m, reason=JOB_ENDED, is_final=True) for m in members
+        ]
 
 
 # Invariants of the driver machine, checked against its whole state.

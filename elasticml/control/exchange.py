@@ -119,7 +119,7 @@ class RunningExchange:
     #: The mask of all participants, and the number of their examples.
     mask: Mask
     n_rows: int
-    #: A member was lost while it ran.
+    #: A member was lost, or moved in the tree, while it ran.
     disturbed: bool = False
     asked_s: float | None = None
     answers: dict[MemberId, str] = field(default_factory=dict)
@@ -379,12 +379,17 @@ class ExchangeCoordinator:
         # The term is no longer awaited.
         return [Refuse(exchange=event.exchange, sender=event.member, handle=event.handle)]
 
+    def disturbed(self) -> None:
+        """Record that the tree has changed: its partials are no anchors."""
+        if self.running is not None:
+            self.running.disturbed = True
+
     def lost(self, member: MemberId) -> None:
         """Record a loss: the exchange is disturbed, and an anchor term may be lost with it."""
         run = self.running
         if run is None:
             return
-        run.disturbed = True
+        self.disturbed()
         if any(at == member for at, _ in run.anchor_terms):
             self._drop_anchor()
 

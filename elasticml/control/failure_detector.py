@@ -73,14 +73,15 @@ class LivenessProbe:
         self._suspects.discard(member)
 
 
-# Broken links between living members: which end to fence, and when.
+# Broken links between living members: which members to part, which one to exclude, and when.
 
 
 class LinkMonitor:
     """Broken links between members that are both thought to be alive.
 
-    Usually the peer is dead and the driver is about to detect it. Only if a link stays down while
-    both ends are alive is the member that reported it fenced.
+    Usually the peer is dead and the driver is about to detect it. If a link stays down while both
+    ends are alive, either may be at fault: they are parted in the tree. A member with broken links
+    to several others is at fault, and is excluded.
     """
 
     def __init__(self, state: JobState) -> None:
@@ -89,24 +90,37 @@ class LinkMonitor:
         self._down: dict[MemberId, tuple[MemberId, float]] = {}
         #: Peer -> members that have reported it as unreachable.
         self._reporters: dict[MemberId, set[MemberId]] = {}
+        #: Of those peers the ones that have answered the driver since the last report.
+        self._answered: set[MemberId] = set()
         #: Members whose report has not been compared with the tree, and the tree of the others.
         self._unseen: list[MemberId] = []
         self._tree: object = None
 
-    def link_down(self, member: MemberId, peer: MemberId, now_s: float) -> None:
-        """Record that a member cannot reach a peer."""
+    def link_down(self, member: MemberId, peer: MemberId, now_s: float) -> list[Command]:
+        """Record that a member cannot reach a peer; ask the peer for a sign of life."""
         living = self._state.membership.members
-        if member in living and peer in living:
-            self._forget(member)
-            self._down[member] = (peer, now_s)
-            self._reporters.setdefault(peer, set()).add(member)
-            self._unseen.append(member)
+        if member not in living or peer not in living:
+            return []
+        self._forget(member)
+        self._down[member] = (peer, now_s)
+        self._reporters.setdefault(peer, set()).add(member)
+        self._answered.discard(peer)
+        self._unseen.append(member)
+        return [AskStatus(cause=self._state.cause, member=peer, exchange=ExchangeId(0))]
+
+    def heard(self, member: MemberId) -> None:
+        """Record a sign of life: a member that others cannot reach has a link to the driver."""
+        if member in self._reporters:
+            self._answered.add(member)
 
     def lost(self, member: MemberId) -> None:
         """Forget a lost member: reports that it is unreachable were right."""
         self._forget(member)
+        self._answered.discard(member)
         for reporter in self._reporters.pop(member, ()):
             del self._down[reporter]
+        for peer in self._state.cut.pop(member, ()):
+            self._state.cut[peer].discard(member)
 
     def _forget(self, member: MemberId) -> None:
         """Forget a member's report."""
@@ -116,11 +130,32 @@ class LinkMonitor:
             if not self._reporters[peer]:
                 del self._reporters[peer]
 
-    def unreachable(self, now_s: float) -> list[MemberId]:
-        """List members that have been cut off from their current parent for too long."""
+    def ticked(self, now_s: float) -> tuple[list[Command], list[MemberId]]:
+        """Check the members that have been cut off from their current parent for too long.
+
+        Returns
+        -------
+        commands : list of Command
+            Part a member from the parent that it alone cannot reach.
+        unreachable : list of MemberId
+            Members with broken links to several others, to exclude. A parent is blamed only after
+            it has answered the driver: a stopped process is not at fault, and returns.
+        """
         self.relaid()
-        limit_s = self._state.settings.status_s_max
-        return [m for m, (_, since_s) in sorted(self._down.items()) if now_s - since_s > limit_s]
+        cut, limit_s = self._state.cut, self._state.settings.status_s_max
+        commands: list[Command] = []
+        unreachable: list[MemberId] = []
+        for member, (peer, since_s) in sorted(self._down.items()):
+            if now_s - since_s <= limit_s:
+                continue
+            if len(self._reporters[peer] | cut.get(peer, set())) > 1:
+                if peer in self._answered:
+                    unreachable.append(peer)
+            elif cut.get(member, set()) - {peer}:
+                unreachable.append(member)
+            else:
+                commands += self._state.part(member, peer)
+        return commands, list(dict.fromkeys(unreachable))
 
     def relaid(self) -> None:
         """Forget links that are no longer in the tree; a link used again later is a new one."""

@@ -16,6 +16,7 @@ from elasticml.control.tree_layout import (
     kept_order,
     layout,
     rewired,
+    separate,
     take_out,
 )
 from elasticml.control.tree_node import TreeNode
@@ -49,6 +50,10 @@ class JobState:
     rewired: set[MemberId] = field(default_factory=set)
     #: Mask of the members that must know the current generation before they compute; None: all.
     moved: Mask | None = None
+    #: Members between which a link stayed down, both ways: they are not adjacent in the tree.
+    cut: dict[MemberId, set[MemberId]] = field(default_factory=dict)
+    #: Addresses of workers that the job takes no more, and why.
+    excluded: dict[str, str] = field(default_factory=dict)
     #: Membership or ownership has changed since the tree was laid out.
     stale_layout: bool = True
     #: Chunk-set version last sent to each member with Own.
@@ -118,6 +123,7 @@ class JobState:
             self.settings.fan_out,
             len({m.host for m in (*staying, *leaving)}),
         )
+        separate(self.parents, self.cut)
         if keeps:
             touched = rewired(former, self.parents, self.below)
             # What was sent since the last exchange may be on its way: it is known when this is.
@@ -197,9 +203,24 @@ class JobState:
     def heal(self, lost: MemberId) -> list[Command]:
         """Attach a lost node's children to its parent at once: an exchange may be running."""
         heir, orphans = take_out(self.parents, self.below, lost)
+        return self._reattach({*orphans, *([] if heir is None else [heir])})
+
+    def part(self, member: MemberId, peer: MemberId) -> list[Command]:
+        """Keep two members apart from now on: an exchange may be waiting for their link."""
+        self.cut.setdefault(member, set()).add(peer)
+        self.cut.setdefault(peer, set()).add(member)
+        self.stale_layout = True
+        return self._reattach(set())
+
+    def _reattach(self, moved: set[MemberId]) -> list[Command]:
+        """Tell members their new places in the tree, after moving up those that are cut off."""
+        if self.cut:
+            former = dict(self.parents)
+            separate(self.parents, self.cut)
+            moved = moved | rewired(former, self.parents, self.below)
         self.generation = Generation(self.generation + 1)
         commands: list[Command] = []
-        for touched in sorted({*orphans, *([] if heir is None else [heir])}):
+        for touched in sorted(moved):
             if touched in self.membership.members:
                 self.rewired.add(touched)
                 commands.append(self.rewire(touched, self.below.get(touched, [])))

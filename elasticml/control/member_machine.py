@@ -30,10 +30,6 @@ from elasticml.protocol import events as ev
 HELD_MODELS_MAX: Final = 16
 #: Attempts to connect to a parent before the driver is informed.
 RECONNECTS_MAX: Final = 3
-#: Reasons of a dismissal after which the worker does not offer itself to the job again. After
-#: others it does, with the chunks that it holds.
-JOB_ENDED: Final = "job ended"
-FINAL: Final = (JOB_ENDED, "released")
 #: Size of the bucket, in seconds of the rate: copied at once after a time without copies.
 BURST_S: Final = 0.05
 #: Shorter waits are skipped, because timers are not exact.

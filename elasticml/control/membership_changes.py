@@ -163,7 +163,7 @@ class MembershipChanges:
     def release(self, member: MemberId, now_s: float) -> list[Command]:
         """Release a member that owns nothing; give its container back if it is retiring."""
         record = self.state.membership.members[member]
-        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
+        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released", is_final=True)
         reason = "retired" if record.is_retiring else "noticed"
         commands = [dismiss, *self.lost(member, reason, now_s)]
         if record.is_retiring:
@@ -208,7 +208,11 @@ class MembershipChanges:
             commands += self.worker_gone(record.address)
         return commands + self.chunk_copies.pump()
 
-    def fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
-        """Fence a member; its process may rejoin with its chunks as a new incarnation."""
-        dismiss = Dismiss(cause=reason, member=member, reason=reason)
+    def fence(
+        self, member: MemberId, reason: str, now_s: float, *, is_final: bool = False
+    ) -> list[Command]:
+        """Fence a member; its process may rejoin with its chunks, unless it is excluded."""
+        if is_final:
+            self.state.excluded[self.state.membership.members[member].address] = reason
+        dismiss = Dismiss(cause=reason, member=member, reason=reason, is_final=is_final)
         return [dismiss, *self.lost(member, reason, now_s)]

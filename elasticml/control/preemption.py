@@ -52,7 +52,7 @@ LOOK, LOOK_S_MIN = 0.25, 0.2
 #: A repeated mark is recorded again if its end differs by more.
 SAME_END_S = 2.0
 #: Loss reasons after which the process lives on: its container has not been given back.
-FENCED = ("deadline", "unreachable", "joined again")
+FENCED = ("deadline", "joined again")
 #: Node states in which its containers count as ended.
 ENDED_STATES = ("lost", "unhealthy", "decommissioned", "shutdown", "rebooted")
 
@@ -426,7 +426,7 @@ class PreemptionHandler:
             if assignment is not None and assignment.victim == record.id:
                 return assignment.mark.reason
             return "released" if record.is_victim else reason
-        if reason in FENCED:
+        if self._lives_on(record, reason):
             return reason
         if assignment is not None and assignment.mark.reason != "retired":
             return assignment.mark.reason
@@ -437,13 +437,16 @@ class PreemptionHandler:
         notice = None if record.notice_reason == "noticed" else record.notice_reason
         return notice or reason
 
+    def _lives_on(self, record: MemberRecord, reason: str) -> bool:
+        return reason in FENCED or record.address in self.state.excluded
+
     def lost(self, record: MemberRecord, reason: str) -> list[Command]:
         """Update the assignments after a loss: a lost member may meet a mark.
 
         It meets at most one: its own if it has one. If it was also the victim of another mark, the
         victim of its own mark becomes that mark's victim.
         """
-        is_gone = reason not in FENCED
+        is_gone = not self._lives_on(record, reason)
         own = self.assignments.get(record.address)
         own = None if own is None or own.is_met else own
         for assignment in self.assignments.values():
@@ -527,5 +530,5 @@ class PreemptionHandler:
 
     def _dismiss(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
         # A process that outlived its container must not rejoin as another member.
-        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
+        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released", is_final=True)
         return [dismiss, *self._strike(member, reason, now_s)]

@@ -2,12 +2,12 @@
 
 Two rules keep contributor sets laminar (nested or disjoint) whichever members are lost, so that no
 example is counted twice: the tree may be rebuilt between exchanges; within an exchange an orphan is
-attached to its nearest living ancestor and to no other node.
+attached to its nearest living ancestor, of those that it can reach, and to no other node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from elasticml.ids import MemberId
 
@@ -64,6 +64,24 @@ def kept_order(
     rest = iter([*late, *(m for m in staying if m in left)] if left else late)
     order = [next(rest) if m is None else m for m in places]
     return [*order, *rest, *leaving]
+
+
+def separate(
+    parents: dict[MemberId, MemberId | None], cut: Mapping[MemberId, Collection[MemberId]]
+) -> None:
+    """Attach members to their nearest ancestor to which they have a link, in place.
+
+    Parameters
+    ----------
+    parents : dict
+    cut : mapping
+        The members with which each one must not be adjacent; all have a link to the root.
+    """
+    for member in cut.keys() & parents.keys():
+        parent = parents[member]
+        while parent is not None and parent in cut[member]:
+            parent = parents[parent]
+        parents[member] = parent
 
 
 def rewired(former: Parents, parents: Parents, below: Below) -> set[MemberId]:

@@ -242,15 +242,20 @@ class TreeNode:
         if is_over or repeated == item.contributors:
             # Old, or contained in what is here already: a partial that was sent again.
             return [self.refuse(item)]
-        if repeated or gather.sent:
+        # Members of a broken link were parted: the sum of one had the partial of the other, which
+        # was sent here, too.
+        inner = [s for s, one in gather.inputs.items() if one.contributors & repeated]
+        nested = sum(gather.inputs[sender].contributors for sender in inner)
+        if repeated != nested or gather.sent:
             raise LocalProtocolError(
                 f"partial of exchange {item.exchange} from {item.sender} at node {self.me}: "
                 f"contributors {item.contributors:#x} overlap {gather.covered:#x} in part, or came "
                 f"after the sum had gone up (sent={gather.sent})"
             )
+        commands: list[Command] = [self.refuse(gather.inputs.pop(sender)) for sender in inner]
         gather.inputs[item.sender] = item
         gather.covered = Mask(gather.covered | item.contributors)
-        return self._advance()
+        return commands + self._advance()
 
     def refuse(self, item: PartialArrived) -> Refuse:
         """Throw a partial away, and count it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import Final, Literal
 
 from elasticml.errors import ElasticmlError
 from elasticml.fast_dataclass import dataclass
@@ -246,11 +246,17 @@ class SendAnchor(Order):
     sender: MemberId | None
 
 
+#: Reason of the dismissal of all members at the end of a job.
+JOB_ENDED: Final = "job ended"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss(Order):
     """End this incarnation of the member in the job: done, released, or fenced."""
 
     reason: str
+    #: The worker does not offer itself to the job again, with the chunks that it holds.
+    is_final: bool = False
 
 
 # --- at the driver -------------------------------------------------------------------------------

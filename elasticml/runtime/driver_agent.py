@@ -342,8 +342,11 @@ class DriverAgent(JobDriver):
     # --- links ---------------------------------------------------------------------------
 
     def invite(self, address: str) -> None:
-        """Open a link to a worker that has announced itself; do nothing if one is open."""
-        if not self.ended.is_set():
+        """Open a link to a worker that has announced itself; do nothing if one is open.
+
+        The job takes a worker that it has excluded no more.
+        """
+        if not self.ended.is_set() and address not in self.machine.state.excluded:
             self._links.invite(address)
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:

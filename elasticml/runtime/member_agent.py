@@ -16,7 +16,7 @@ from elasticml.collective.frames import Frame, Header, Kind, check_payload
 from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link
 from elasticml.control import effects as fx
-from elasticml.control.member_machine import JOB_ENDED, Member
+from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
@@ -81,8 +81,8 @@ class MemberAgent:
         self.slot = slot
         self._computed = computed
         self.me: MemberId | None = None
-        #: Why the driver dismissed this member; None if the link closed without a dismissal.
-        self.dismissed: str | None = None
+        #: The driver has dismissed this member for good: the worker is not offered again.
+        self.is_dismissed = False
         self.gone = asyncio.Event()
         #: The worker's context with the job's network, and after the welcome the job's threads.
         self.context = context
@@ -388,9 +388,9 @@ class MemberAgent:
             self._async.ask()
 
     def _dismiss(self, order: cmd.Dismiss) -> None:
-        self.dismissed = order.reason
+        self.is_dismissed = order.is_final
         place = self._checkpoint_place()
-        if place is not None and order.reason == JOB_ENDED:
+        if place is not None and order.reason == cmd.JOB_ENDED:
             unpin(place, self._record.cache)
         self.close()
 

@@ -10,7 +10,6 @@ from hmac import compare_digest
 
 from elasticml.collective.emulated_network import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
-from elasticml.control.member_machine import FINAL
 from elasticml.ids import NO_EXCHANGE
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.member_agent import MemberAgent
@@ -106,7 +105,7 @@ class MemberHost:
         await agent.run()
         if self.agents.get(job) is not agent or self.closing:
             return
-        if agent.dismissed in FINAL:
+        if agent.is_dismissed:
             del self.agents[job]
             self._forget(job)
             await self._context.compute.run(agent.settle)

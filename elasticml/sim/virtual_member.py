@@ -151,7 +151,7 @@ class VirtualMember:
             self.free.ask()
 
     def _dismiss(self, order: cmd.Dismiss) -> None:
-        self.worker.dismissed(self, order.reason)
+        self.worker.dismissed(self, order.is_final)
 
     def _configure(self, order: cmd.Configure) -> None:
         try:

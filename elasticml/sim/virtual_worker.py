@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
 
-from elasticml.control.member_machine import FINAL
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import DataError
 from elasticml.ids import NO_EXCHANGE, ChunkId, MemberId
@@ -197,10 +196,10 @@ class Worker:
             chunk = self.chunks.pop(id, None)
             self.held_bytes -= 0 if chunk is None else chunk.nbytes
 
-    def dismissed(self, life: Incarnation, reason: str) -> None:
+    def dismissed(self, life: Incarnation, is_final: bool) -> None:
         """End a member that the driver has dismissed, for good or to return with its chunks."""
         life.close()
-        if reason in FINAL:
+        if is_final:
             self.drop(list(self.chunks))
             if self.is_closing:
                 self.environment.network.kill(self.endpoint)  # the worker has nothing left to do

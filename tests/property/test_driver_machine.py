@@ -79,6 +79,27 @@ def test_partial_that_arrived_before_its_sender_was_lost_stays_in_the_sum():
     assert third.opened is not None
 
 
+def test_a_partial_is_counted_once_though_its_sender_was_parted_from_the_parent_that_has_it():
+    world = PureWorld(job(start_members=3, n_blocks=3, topology="tree", fan_out=1))
+    for name in "abc":
+        world.join(name)
+    begin(world, 2)
+    inner = world.life("b").name
+    world.settle(lambda key: key != (inner, inner, "Compute"))
+    (link,) = [link for link in world.links() if link.child.worker.name == "c"]
+    assert link.parent.worker.name == "b"
+    assert link.child.me in link.parent.machine.node.gather.inputs
+    world.sever(link)
+    world.settle(lambda key: key != (inner, inner, "Compute"))
+    world.tick(2.1)
+    world.settle(lambda key: key != (inner, inner, "Compute"))
+    assert link.child.me in world.life("a").machine.node.gather.inputs
+    world.run(lambda k: k)
+    assert (world.ended.state, len(world.delivered)) == ("done", 4)
+    assert [r.deliver.absent_examples for r in world.delivered] == [0] * 4
+    assert {len(r.sums) for r in world.delivered} == {len(world.chunks)}
+
+
 def test_member_that_returns_takes_its_chunks_before_a_marked_one_does():
     world = PureWorld(job(n_blocks=3, members_min=2))
     marked, back = world.join("a"), world.join("b")
@@ -164,6 +185,12 @@ class JobMachine(MembershipEvents):
     @rule(choice=CHOICES)
     def pause(self, choice):
         self.world.workers[self.some(choice)].is_stopped = True
+
+    @precondition(lambda self: self.world.ended is None and self.world.links())
+    @rule(choice=CHOICES)
+    def link_breaks_for_good(self, choice):
+        links = self.world.links()
+        self.world.sever(links[choice % len(links)])
 
     @precondition(has_workers)
     @rule(choice=CHOICES)

@@ -17,6 +17,7 @@ from elasticml.data.readers.tabular import read_parquet
 from elasticml.errors import JobFailedError
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
+from elasticml.sim.virtual_worker import Worker
 from tests.replay_runs import bits, replayed
 from tests.sim.small_jobs import (
     column,
@@ -307,6 +308,35 @@ active 5.2 with 40
     # Nothing had to be read again: one command down, one event up, then the round's end.
     assert returned["t"] - joined["t"] < 1.0
     assert result.summary["moved_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("is_cut", "lost"),
+    [
+        (lambda child, parent: parent == "sim://1", ["1.1"]),
+        (lambda child, parent: child == "sim://4", []),
+        (lambda child, parent: {child, parent} == {"sim://1", "sim://4"}, []),
+        (lambda child, parent: "sim://4" in (child, parent), ["4.1"]),
+    ],
+)
+def test_of_members_that_have_no_links_to_others_the_sick_one_goes_once(monkeypatch, is_cut, lost):
+    """14 members in a tree: 120 healthy ones were fenced in 12 rounds, the sick one never."""
+    connect = Worker.connect
+
+    def connects(self, purpose, source, address, target):
+        if purpose == "child" and is_cut(self.address, address):
+            return None
+        return connect(self, purpose, source, address, target)
+
+    monkeypatch.setattr(Worker, "connect", connects)
+    result = play(members={"start": 14, "min": 1}, stop={"rounds": 12})
+    everyone = [f"{slot}.1" for slot in range(14)]
+    assert sorted(r["member"] for r in records_of(result, "MemberJoined")) == sorted(everyone)
+    ended = [(r["member"], r["reason"]) for r in records_of(result, "MemberLost")]
+    assert ended == [(member, "unreachable") for member in lost]
+    contributors = records_of(result, "ExchangeEnded")[-1]["contributors"]
+    assert contributors == hex(sum(1 << k for k in range(14) if everyone[k] not in lost))
+    assert bits(replayed(result.story, points()).result_arrays()) == bits(result.arrays)
 
 
 def test_a_slow_member_slows_all_and_is_not_declared_lost():

@@ -239,6 +239,20 @@ def test_a_fenced_member_is_dismissed_with_the_reason():
     commands = made.driver.membership_changes.fence(member, "unreachable", 1.0)
     assert commands[0] == Dismiss(cause="unreachable", member=member, reason="unreachable")
     assert member not in made.driver.state.membership.members
+    assert made.driver.state.excluded == {}
+
+
+def test_an_excluded_member_is_not_told_to_return():
+    made = world(3)
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    name = sorted(made.workers)[0]
+    for command in made.driver.membership_changes.fence(
+        made.life(name).me, "unreachable", 1.0, is_final=True
+    ):
+        made._perform(command)
+    made.run(lambda k: k)
+    assert made.driver.state.excluded == {name: "unreachable"}
+    assert (made.ended.state, name in made.workers) == ("done", False)
 
 
 def test_worker_that_arrives_again_at_its_address_replaces_its_former_incarnation():
