@@ -257,8 +257,8 @@ def draw_damaged(seed: int) -> Plan:
         "evaluate": {"every": 100},
         "seed": seed,
     }
-    # Out of core, bodies are checked when they are first streamed.
-    memory = {"memory_limit": "420 MiB"} if rng.random() < 0.5 else {}
     rules = {**_RULES, "result": share, "fails" if is_early else "may_fail": "damaged|checksum"}
-    world = {"on": "local", "members": MEMBERS}
-    return Plan(seed=seed, job=job | memory, world=world, faults=tuple(faults), rules=rules)
+    # Out of core, bodies are checked when they are first streamed.
+    memory = {"memory": "1 MiB"} if seed % 2 else {}
+    world = {"on": "local", "members": MEMBERS, **memory}
+    return Plan(seed=seed, job=job, world=world, faults=tuple(faults), rules=rules)

@@ -254,12 +254,13 @@ class _Play:
 
     def _may_resume(self, handle: Handle) -> bool:
         """Return whether a failed job has a checkpoint; start another world if it was lost."""
-        self._pending = []
         has_killed = any(fault.kind == "driver" for fault in self.played.hits)
         if has_killed and not _is_alive(self.world.scheduler_pid):
             self._worlds.lose()
             self.world, self.played.error = self._worlds(), None
+            # The other faults hit the resumed job, at their times after its first round.
         else:
+            self._pending = []
             try:
                 handle.result()
             except ElasticmlError as error:
