@@ -24,7 +24,7 @@ from elasticml.control.round_scheduler import IdleRounds, RoundScheduler
 from elasticml.control.rounds import History, Rounds
 from elasticml.control.tree_layout import children
 from elasticml.control.waiting import WaitMonitor
-from elasticml.errors import ElasticmlError, LocalProtocolError
+from elasticml.errors import ElasticmlError, LocalProtocolError, RemoteProtocolError
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol import notices
@@ -176,6 +176,40 @@ class Driver:
         if often or isinstance(event, ev.RoundFinished):
             check(self)
         return commands
+
+    def check_report(self, member: MemberId, event: ev.Event) -> None:
+        """Check what a member reports over its link: a member speaks for itself.
+
+        Raises
+        ------
+        RemoteProtocolError
+            When members do not send this, or it is about another member, or names blocks, chunks
+            or contributors that this member cannot have: it is fenced, and the job goes on.
+        """
+        fields = ev.REPORTS.get(type(event))
+        what = f"member {member} sent {type(event).__name__}"
+        if fields is None:
+            raise RemoteProtocolError(f"{what}, which members do not send")
+        if member not in (named := [getattr(event, field) for field in fields]):
+            raise RemoteProtocolError(f"{what} of {named[0]}: a member speaks for itself")
+        info, run = self.state.ledger.info, self.exchanges.running
+        match event:
+            case ev.BlockRead():
+                ids = {chunk.id for chunk in event.chunks}
+                is_right = 0 <= event.block < self.state.settings.n_blocks
+                is_right &= len(ids) == len(event.chunks)
+                is_right &= all(id.block == event.block for id in ids)
+                is_right &= all(min(c.rows, c.nbytes) >= 0 for c in event.chunks)
+            case ev.ChunksLoaded():
+                is_right = all(chunk in info for chunk in event.chunks)
+            case ev.PartialArrived():
+                is_running = run is not None and event.exchange == run.id
+                foreign = event.contributors & ~run.mask if run is not None and is_running else 0
+                is_right = bool(event.contributors & member.bit) and not foreign
+            case _:
+                is_right = True
+        if not is_right:
+            raise RemoteProtocolError(f"{what} with blocks, chunks or members that are not its own")
 
     def _went_out_of_core(self, event: ev.WentOutOfCore) -> Command:
         return self.state.record(

@@ -6,12 +6,13 @@ Fields are read back by their annotations, so a record needs no code of its own 
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any
 
-from elasticml.errors import RemoteProtocolError, one_line
+from elasticml.errors import RemoteProtocolError, one_line, shown
 from elasticml.ids import ChunkId, ChunkInfo, MemberId, chunk_id, member_id
 from elasticml.protocol import commands, events
 
@@ -20,6 +21,11 @@ _RECORDS: dict[str, type[Any]] = {
     for module in (commands, events)
     for name, cls in vars(module).items()
     if isinstance(cls, type) and dataclasses.is_dataclass(cls)
+}
+#: What a field of a plain type may have.
+_PLAIN: dict[Any, tuple[type, ...]] = {
+    **{kind: (kind,) for kind in (int, str, bool)},
+    float: (int, float),
 }
 _HINTS: dict[type[Any], dict[str, Any]] = {}
 
@@ -68,7 +74,9 @@ def _plain(value: Any) -> Any:
 
 def _typed(value: Any, hint: Any) -> Any:
     if value is None:
-        return None
+        if hint is None or hint is Any or type(None) in typing.get_args(hint):
+            return None
+        raise TypeError("a field is null")
     if hint is MemberId:
         return member_id(value)
     if hint is ChunkId:
@@ -81,4 +89,11 @@ def _typed(value: Any, hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         present = [a for a in arguments if a is not type(None)]
         return _typed(value, present[0])
+    if origin is typing.Literal and value not in arguments:
+        raise ValueError(f"{shown(value)} is none of {arguments}")
+    kind = getattr(hint, "__supertype__", hint)  # an ExchangeId is an int
+    if kind in _PLAIN and type(value) not in _PLAIN[kind]:
+        raise TypeError(f"{shown(value)} is no {kind.__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not finite")
     return value

@@ -362,3 +362,19 @@ class FaultPerformed(Event):
 
     kind: Literal["lose", "return", "prepare"]
     error: str | None = None
+
+
+#: What members report over their links, and the fields of which one names the member that reports.
+REPORTS: Mapping[type[Event], tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            *(Ready, Noticed, NoticeWithdrawn, BlockRead, ChunksLoaded, ChunksDropped),
+            *(WentOutOfCore, LoopEnded, LinkDown, StatusReported, AnchorArrived, Failed),
+        ),
+        ("member",),
+    ),
+    # Either end reports a transfer that failed.
+    MoveFailed: ("member", "target"),
+    Attached: ("child",),
+    PartialArrived: ("sender",),
+}

@@ -53,11 +53,12 @@ class BlockRegistry:
         self._bodies = bodies
         self._summaries = {summary.block: summary for summary in summaries}
 
-    def note(self, summary: Mapping[str, Any] | None) -> None:
+    def note(self, block: int, summary: Mapping[str, Any] | None) -> None:
         """Record a block's summary; None for blocks whose summary came with the job."""
         if summary is not None:
-            read = BlockSummary.from_json(summary)
-            self._summaries[read.block] = read
+            read = self._summaries[block] = BlockSummary.from_json(summary)
+            if read.block != block:
+                raise ValueError(f"a summary of block {read.block} with block {block}")
 
     def summaries(self) -> list[BlockSummary]:
         """Return the summaries in the order of blocks."""

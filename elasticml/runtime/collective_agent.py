@@ -34,7 +34,7 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
 from elasticml.runtime.executors import Long, Repeated
-from elasticml.runtime.frame_payloads import bytes_of, partial_event, vector_of
+from elasticml.runtime.frame_payloads import bytes_of, numbers_of, partial_event, vector_of
 from elasticml.runtime.peer import Peer
 from elasticml.runtime.pipelined_transfer import PipelinedTransfer
 from elasticml.runtime.worker_context import WorkerContext
@@ -201,21 +201,22 @@ class CollectiveAgent:
         if child is None:
             return
         if frame.kind == Kind.PARTIAL:
-            vector = vector_of(frame)
+            vector, share = vector_of(frame), self._shares.get(ExchangeId(frame.exchange))
+            if share is not None and vector.size != n_values(share.header.returns):
+                raise RemoteProtocolError(f"child {child} sent a partial of {vector.size} values")
             event = partial_event(child, frame, handle := self._buffers.bind(vector))
             times = self._compute_s.setdefault(ExchangeId(frame.exchange), {})
-            with reading_prefix("the times of a partial"):
-                times.update(frame.prefix.get("compute_s") or {})
-                self._sent.update(frame.prefix.get("sent") or {})
-                self._done.update(frame.prefix.get("done") or {})
+            times.update(numbers_of(frame, "compute_s"))
+            self._sent.update(numbers_of(frame, "sent"))
+            self._done.update(numbers_of(frame, "done"))
             self._pipeline.came(child, handle, peer.arrived)
             self._feed(event)
             self._stream_up()
             return
         event = decode(frame.prefix)
-        if not isinstance(event, ev.Attached):
+        if not isinstance(event, ev.Attached) or event.child != child:
             raise RemoteProtocolError(
-                f"child {child} sent {type(event).__name__}, wanted its attachment or a partial"
+                f"child {child} sent {type(event).__name__}, wanted its own attachment or a partial"
             )
         self._feed(event)
 

@@ -34,6 +34,8 @@ from elasticml.errors import (
     ControlFlowError,
     ElasticmlError,
     RemoteProtocolError,
+    error_from_dict,
+    error_to_dict,
     fault_of,
     one_line,
 )
@@ -49,7 +51,7 @@ from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from elasticml.runtime.executors import Long, Runner, parallel
 from elasticml.runtime.fault_injection import FaultInjector, carry_out
-from elasticml.runtime.frame_payloads import bytes_of, partial_event, vector_of
+from elasticml.runtime.frame_payloads import bytes_of, numbers_of, partial_event, vector_of
 from elasticml.runtime.numa import spanned
 from elasticml.runtime.scaler import Containers, MoreWorkers, Scaler
 from elasticml.story.journal import Journal
@@ -70,6 +72,8 @@ logger = logging.getLogger(__name__)
 
 #: Threads that sum long partials: the driver's machine is otherwise idle then.
 SUM_THREADS = 2
+#: No member's slot is larger: masks have a bit for each slot.
+SLOTS_MAX = 2**20
 #: Longest wait, after a job's end, until its members have closed their links.
 LINGER_S = 10.0
 #: Planned faults that are being performed: a worker that had a notice is ended, whatever the job.
@@ -371,7 +375,13 @@ class DriverAgent(JobDriver):
         body = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
         with reading_prefix("the arrival of a worker"):
             body["nodes"] = spanned(threads, message.get("nodes", ()))
-        self.feed(decode(body))
+            event: ev.Arrived = decode(body)
+            limits = (event.limit_bytes or 0, event.memory_bytes or 0)
+            if event.threads < 1 or min(event.pid, event.slot or 0, event.computed, *limits) < 0:
+                raise ValueError("a number is below its range")
+            if (event.slot or 0) >= SLOTS_MAX:
+                raise ValueError(f"slot {event.slot}, wanted less than {SLOTS_MAX}")
+        self.feed(event)
 
     def _on_refused(self, error: ElasticmlError) -> None:
         if self.machine.state.stage == "gathering":  # later the job continues without this worker
@@ -391,21 +401,37 @@ class DriverAgent(JobDriver):
         if frame.kind == Kind.PARTIAL:
             self._on_partial(member, frame)
             return
-        message = frame.prefix
-        if message.get("type") == "BlockRead":
-            with reading_prefix("the summary of a block"):
-                self._blocks.note(message["summary"])
-            message = {k: v for k, v in message.items() if k != "summary"}
-        if message.get("type") == "Failed" and isinstance(message.get("error"), Mapping):
-            self.driver_session.error = dict(message["error"])
-            message = {k: v for k, v in message.items() if k != "error"}
-        self.feed(decode(message))
+        extras = {k: v for k, v in frame.prefix.items() if k in ("summary", "error")}
+        event = decode({k: v for k, v in frame.prefix.items() if k not in extras})
+        if getattr(event, "handle", None) is not None:
+            raise RemoteProtocolError(f"{type(event).__name__} without an array")
+        self.machine.check_report(member, event)
+        with reading_prefix(f"what {type(event).__name__} reports"):
+            if isinstance(event, ev.BlockRead):
+                self._blocks.note(event.block, extras["summary"])
+            elif isinstance(event, ev.Failed) and extras:
+                self.driver_session.error = error_to_dict(error_from_dict(extras["error"]))
+        self.feed(event)
 
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
-        with reading_prefix("the counts of a partial"):
-            self._member_bytes.update(frame.prefix.get("sent") or {})
-            self._computations.update(frame.prefix.get("done") or {})
-        event = partial_event(member, frame, self._buffers.bind(vector_of(frame)))
+        sent, done = numbers_of(frame, "sent"), numbers_of(frame, "done")
+        vector, running = vector_of(frame), self.machine.exchanges.running
+        if running is not None and running.id == self._model.exchange:
+            # A frame without payload has not been checked, nor an anchor's.
+            is_added = frame.exchange in (running.id, running.anchor_of)
+            if is_added and vector.nbytes != self._partial_bytes:
+                raise RemoteProtocolError(
+                    f"a partial of {vector.nbytes} bytes, wanted {self._partial_bytes}"
+                )
+        handle = self._buffers.bind(vector)
+        try:
+            event = partial_event(member, frame, handle)
+            self.machine.check_report(member, event)
+        except RemoteProtocolError:
+            self._buffers.free(handle)
+            raise
+        self._member_bytes.update(sent)
+        self._computations.update(done)
         if isinstance(event, ev.PartialArrived):
             self._compute_s.update({str(m.slot): s for m, s in event.compute_s.items()})
         self.feed(event)

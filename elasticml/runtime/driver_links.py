@@ -132,7 +132,9 @@ class DriverLinks:
         elif frame.prefix.get("type") == "Arrive":
             self._n_arrivals += 1
             self._arrivals[self._n_arrivals] = peer
-            self._handlers.arrival(self._n_arrivals, frame.prefix)
+            # It is where the driver has reached it, whatever it says: another member may be there.
+            arrival = {**frame.prefix, "address": self._address_of[peer]}
+            self._handlers.arrival(self._n_arrivals, arrival)
 
     def _on_closed(self, peer: Peer, reason: str) -> None:
         self._arrivals = {n: p for n, p in self._arrivals.items() if p is not peer}

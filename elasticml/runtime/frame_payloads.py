@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from elasticml.collective.frames import Frame, reading_prefix
@@ -22,6 +25,21 @@ def vector_of(frame: Frame) -> Vector:
 def bytes_of(array: Vector) -> memoryview | None:
     """View an array as bytes; None if it is empty, as for a frame without payload."""
     return array.data.cast("B") if array.size else None
+
+
+def numbers_of(frame: Frame, name: str) -> dict[str, Any]:
+    """Return numbers that a partial carries by member, such as seconds of computing.
+
+    Raises
+    ------
+    RemoteProtocolError
+        When they are no numbers from 0 on.
+    """
+    numbers = frame.prefix.get(name) or {}
+    with reading_prefix(f"{name} of a partial"):
+        if not all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers.values()):
+            raise ValueError("wanted numbers of at least 0")
+    return dict(numbers)
 
 
 def partial_event(
@@ -51,7 +69,7 @@ def partial_event(
             exchange=exchange,
             sender=member,
             contributors=Mask(int(prefix["of"], 16)),
-            order=prefix["order"],
+            order="" + prefix["order"],
             handle=handle,
-            compute_s={member_id(name): s for name, s in (prefix.get("compute_s") or {}).items()},
+            compute_s={member_id(name): s for name, s in numbers_of(frame, "compute_s").items()},
         )

@@ -114,7 +114,7 @@ class NoticeService:
     ) -> dict[str, Any]:
         """Mark workers that will be stopped; return their addresses, or the error."""
         try:
-            _check(workers, grace_s, reason)
+            check_notice(workers, grace_s, reason)
             addresses = resolve_workers(self._scheduler, workers)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
@@ -197,7 +197,8 @@ class NoticeService:
             self._board.post(MarkLifted(address=address, why="void"))
 
 
-def _check(workers: Collection[str], grace_s: float, reason: str) -> None:
+def check_notice(workers: Collection[str], grace_s: float, reason: str = ANNOUNCED[0]) -> None:
+    """Raise a ConfigError if a message about the end of workers has anything else."""
     if isinstance(workers, str) or not all(isinstance(worker, str) for worker in workers):
         raise ConfigError(f"workers: got {workers!r}, wanted a list of addresses, names or hosts")
     if not workers:

@@ -36,7 +36,7 @@ from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION
 from elasticml.runtime.finished_jobs import KEYS, FinishedJob, FinishedJobs
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
-from elasticml.runtime.notice_service import NoticeService
+from elasticml.runtime.notice_service import NoticeService, check_notice
 from elasticml.runtime.partitions import PartitionFeed
 from elasticml.runtime.preemption_board import board_of, for_job
 from elasticml.runtime.retirements import Retirements
@@ -193,6 +193,9 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     async def announce(self, address: str) -> list[str]:
         """Record a worker that can serve, invite it to the running jobs, and return their ids."""
+        check_notice([address], 0.0)
+        if address not in self._scheduler.workers:
+            return []  # it is gone meanwhile
         self._ready.add(address)
         self._deserted.clear()
         running = self._running()
@@ -202,6 +205,7 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     async def stopping(self, address: str, grace_s: float) -> None:
         """Record a worker whose process has received SIGTERM; notify the jobs."""
+        check_notice([address], grace_s)
         self._unready(address)
         event = ContainerStopping(cause=f"SIGTERM {address}", address=address, grace_s=grace_s)
         for shell in self._running():

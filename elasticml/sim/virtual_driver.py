@@ -101,9 +101,9 @@ class VirtualDriver(JobDriver):
                 event = message.event
                 assert event.handle is not None
                 self._arrays[event.handle] = message.array
-                self.feed(event)
+                self.report(self._member_of[port], event)
             else:
-                self.feed(message)
+                self.report(self._member_of[port], message)
 
     def _on_closed(self, port: Port) -> None:
         member = self._member_of.pop(port, None)

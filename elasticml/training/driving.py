@@ -15,6 +15,7 @@ from typing import Any
 from elasticml.control.driver import Driver
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.errors import ElasticmlError
+from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.story.records import ExchangeEnded, StoryRecord
@@ -146,6 +147,17 @@ class JobDriver(ABC):
                 self._handle(self._queue.popleft())
         finally:
             self._is_draining = False
+
+    def report(self, member: MemberId, event: ev.Event) -> None:
+        """Let the machine handle what a member reports over its link.
+
+        Raises
+        ------
+        RemoteProtocolError
+            When it is not for this member to say: its link is to be closed.
+        """
+        self.machine.check_report(member, event)
+        self.feed(event)
 
     def _handle(self, event: ev.Event) -> None:
         desk, now_s = self.driver_session, self.now_s()

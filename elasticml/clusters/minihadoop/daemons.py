@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -177,8 +178,26 @@ FREE_BYTES_MIN = 512 * 2**20
 
 
 def default_root() -> Path:
-    """Return the command line's default root directory, one for each user."""
-    return Path(tempfile.gettempdir()) / f"elasticml-mini-yarn-{getpass.getuser()}"
+    """Make the command line's default root directory, one for each user, unless it is there.
+
+    Anyone can make a folder of this name in the system's temporary folder.
+
+    Raises
+    ------
+    ConfigError
+        When it is another user's, or others can write to it.
+    """
+    root = Path(tempfile.gettempdir()) / f"elasticml-mini-yarn-{getpass.getuser()}"
+    with suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise ConfigError(
+            f"{root} is not a folder that only this user can write to (owner {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):o}); remove it, or choose another one: --root DIR"
+        )
+    root.chmod(0o700)  # as earlier versions have not made it
+    return root
 
 
 def make_root(root: Path | None, say: Callable[[str], None] = lambda line: None) -> Path:
@@ -202,7 +221,7 @@ def make_root(root: Path | None, say: Callable[[str], None] = lambda line: None)
             root = Path(tempfile.mkdtemp(prefix="mini-yarn-"))
         else:
             _empty(root, say)
-        root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
         (root / _MARKER_FILE).touch()
         free = shutil.disk_usage(root).free
     except OSError as error:

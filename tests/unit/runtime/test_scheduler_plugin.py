@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
+from elasticml.errors import ConfigError
 from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 from tests.unit.runtime.test_dask_points import in_process
 
@@ -32,3 +33,19 @@ async def test_a_worker_that_ends_while_the_plugin_is_loaded_leaves_the_others()
             await loaded.wait()
         assert "elasticml-member" in staying.plugins
         assert "elasticml" in cluster.scheduler.plugins
+
+
+@pytest.mark.asyncio
+async def test_only_workers_announce_themselves() -> None:
+    """An address that is none was offered to every later job, whose submission failed with it."""
+    async with in_process(1) as cluster, Client(cluster, asynchronous=True) as client:
+        await client.register_plugin(ElasticmlScheduler())
+        plugin = cluster.scheduler.plugins["elasticml"]
+        for address in (7, None, ["tcp://127.0.0.1:1"]):
+            with pytest.raises(ConfigError, match="wanted a list of addresses"):
+                await client.scheduler.em_announce(address=address)
+        assert await client.scheduler.em_announce(address="tcp://127.0.0.1:1") == []
+        for wrong in ({"address": 7, "grace_s": 1.0}, {"address": "w", "grace_s": "soon"}):
+            with pytest.raises(ConfigError):
+                await client.scheduler.em_stopping(**wrong)
+        assert plugin._ready <= set(cluster.scheduler.workers)

@@ -6,7 +6,9 @@ import os
 import random
 import signal
 import socket
+import stat
 import subprocess
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -200,6 +202,30 @@ def test_foreign_directory_is_refused_and_a_former_one_emptied(tmp_path):
     emptied = daemons.make_root(made, messages.append)
     assert [path.name for path in emptied.iterdir()] == [".elasticml-mini-yarn"]
     assert messages == [f"removing the files of the former mini YARN in {made}"]
+
+
+def test_the_default_root_is_the_users_own(tmp_path, monkeypatch):
+    """A stranger can make a folder of this name in the temporary folder, with its own scripts."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    root = daemons.default_root()
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    root.chmod(0o755)  # as earlier versions made it
+    assert daemons.default_root() == root
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    refused = "is not a folder that only this user can write to .*; remove it, or choose another"
+    root.chmod(0o777)
+    with pytest.raises(ConfigError, match=refused):
+        daemons.default_root()
+    root.chmod(0o700)
+    root.rename(tmp_path / "elsewhere")
+    root.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=refused):
+        daemons.default_root()
+    root.unlink()
+    root.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: root.stat().st_uid + 1)
+    with pytest.raises(ConfigError, match=refused):
+        daemons.default_root()
 
 
 def test_full_disk_is_one_line(tmp_path, monkeypatch):

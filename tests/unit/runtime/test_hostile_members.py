@@ -1,0 +1,180 @@
+"""A member speaks for itself, with what members send: anything else fences it, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.ids import ChunkId, ExchangeId, Generation, MemberId
+from elasticml.protocol import commands as cmd
+from elasticml.protocol import events as ev
+from elasticml.protocol.codec import encode
+from elasticml.runtime.member_agent import MemberAgent
+from tests.memory_world import World, toy_record
+
+pytestmark = pytest.mark.asyncio
+
+#: The root and an inner node have a child each: three members are enough.
+SMALL = toy_record(
+    algorithm={"name": "tests.toy:ALGORITHM", "rounds": 4}, members={"start": 3, "min": 1}
+)
+OTHER = MemberId(1, 1)
+TWICE = {"kind": "DataError", "message": "damaged", "fields": {"message": "twice"}}
+
+
+def control(event: ev.Event | cmd.Command, **extras: Any) -> Callable[[MemberId], Frame]:
+    return lambda me: Frame(kind=Kind.CONTROL, prefix={**encode(event), **extras})
+
+
+def own(kind: str, **fields: Any) -> Callable[[MemberId], Frame]:
+    """A message in the member's own name."""
+    body = {"type": kind, **fields}
+    return lambda me: Frame(kind=Kind.CONTROL, prefix={"member": str(me), **body})
+
+
+def partial(prefix: Mapping[str, Any], exchange: int = 0) -> Callable[[MemberId], Frame]:
+    array = np.zeros(1)
+    right = {"order": "x", "compute_s": {}, "sent": {}, "done": {}}
+    return lambda me: Frame(
+        kind=Kind.PARTIAL,
+        exchange=exchange,
+        prefix={**right, "of": hex(me.bit), **prefix},
+        payload=array.data.cast("B"),
+    )
+
+
+UNKNOWN = ChunkId("s", 0, 999)
+ABOUT_ANOTHER = {
+    "a loss": ev.Lost(member=OTHER, reason="x"),
+    "a notice": ev.Noticed(member=OTHER, grace_s=1.0, reason="x"),
+    "a withdrawal": ev.NoticeWithdrawn(member=OTHER),
+    "a cancellation": ev.CancelRequested(),
+    "the trainer's end": ev.TrainerFinished(converged=True, reason="x", objective=None),
+    "the facts": ev.FactsFixed(),
+    "a tick": ev.Ticked(),
+    "a lost worker": ev.WorkerGone(address="w1"),
+    "a failure": ev.Failed(reason="x", member=OTHER),
+    "a failure of nobody": ev.Failed(reason="x"),
+    "a broken link": ev.LinkDown(member=OTHER, peer=MemberId(2, 1)),
+    "a status": ev.StatusReported(member=OTHER, exchange=ExchangeId(1), stage="sent"),
+    "an attachment": ev.Attached(child=OTHER, generation=Generation(1), has_model=ExchangeId(0)),
+    "chunks": ev.ChunksLoaded(member=OTHER, chunks=()),
+    "dropped chunks": ev.ChunksDropped(member=OTHER, chunks=()),
+    "a failed move": ev.MoveFailed(member=OTHER, target=MemberId(2, 1), chunks=(), reason="x"),
+    "an end of a loop": ev.LoopEnded(member=OTHER),
+    "another's readiness": ev.Ready(member=OTHER),
+    "a computation": ev.Computed(exchange=ExchangeId(1)),
+    "a lost peer": ev.PeerLost(peer=OTHER),
+    "a linked peer": ev.PeerLinked(peer=OTHER, generation=Generation(1)),
+    "an order": cmd.Dismiss(member=OTHER, reason="x"),
+    "another order": cmd.EndJob(state="done", reason="x"),
+}
+MALFORMED = {
+    "chunks that do not exist": own("ChunksLoaded", chunks=[str(UNKNOWN)]),
+    "a block that does not exist": own("BlockRead", block=99, chunks=[], summary=None),
+    "chunks of another block": own("BlockRead", block=0, chunks=[["s/1/0", 1, 8]], summary=None),
+    "rows below zero": own("BlockRead", block=0, chunks=[["s/0/0", -1, 8]], summary=None),
+    "text for seconds": own("Noticed", grace_s="soon", reason="x"),
+    "seconds without end": own("Noticed", grace_s=float("inf"), reason="x"),
+    "a number for text": own("Noticed", grace_s=1.0, reason=7),
+    "no stage": own("StatusReported", exchange=1, stage="idle"),
+    "an error of two messages": own("Failed", reason="x", error=TWICE),
+    "an error that is none": own("Failed", reason="x", error=7),
+    "a partial without array": own(
+        "PartialArrived", exchange=1, contributors=1, order="", handle=1
+    ),
+    "an anchor without array": own("AnchorArrived", exchange=1, sender=None, handle=1),
+    "a partial of others": partial({"of": "0x3"}),
+    "a partial of nobody": partial({"of": "0x0"}),
+    "a partial below zero": partial({"of": "-0x1"}),
+    "an order of numbers": partial({"order": 7}),
+    "seconds of text": partial({"compute_s": {"1.1": "x"}}),
+    "bytes of text": partial({"sent": {"1": "x"}}),
+    "computations of text": partial({"done": [7]}),
+    "an empty partial": lambda me: Frame(
+        kind=Kind.PARTIAL, exchange=1, prefix={"of": hex(me.bit), "order": "x"}
+    ),
+}
+FRAMES = {name: control(event) for name, event in ABOUT_ANOTHER.items()} | MALFORMED
+
+
+def agent_of(world: World, address: str) -> MemberAgent:
+    (agent,) = world.hosts[address].agents.values()
+    return agent
+
+
+@pytest.mark.parametrize("what", FRAMES)
+async def test_what_a_member_may_not_say_fences_it_alone(what: str) -> None:
+    world = World(SMALL)
+    for _ in range(3):
+        await world.add()
+    await world.until(lambda: len(world.shell.journal.rows) > 1)
+    liar = agent_of(world, "w2")
+    assert liar.me is not None
+    frame = FRAMES[what](liar.me)
+    if frame.kind == Kind.PARTIAL:
+        await world.until(lambda: world.shell.machine.exchanges.running is not None)
+        running = world.shell.machine.exchanges.running
+        assert running is not None
+        frame = Frame(
+            kind=frame.kind, exchange=running.id, prefix=frame.prefix, payload=frame.payload
+        )
+    liar._driver.send(frame)
+    await world.run()
+    assert world.shell.state == "done", world.shell.error
+    lost = world.events("MemberLost")
+    assert [record["member"] for record in lost] == [str(liar.me)], what
+    assert lost[0]["reason"] not in ("closed", "x")
+    await world.close()
+
+
+async def test_a_worker_arrives_where_the_driver_has_reached_it() -> None:
+    """A worker that named another's address took that member's place."""
+    world = World(SMALL)
+    for _ in range(3):
+        await world.add()
+    await world.until(lambda: len(world.shell.journal.rows) > 1)
+    before = world.shell.machine.state.membership.at("w1")
+    body = {"address": "w1", "host": "here", "pid": 7, "threads": 1, "nodes": [1]}
+
+    async def lie(link: Link) -> None:
+        await link.send(Frame(kind=Kind.CONTROL, prefix={"type": "Arrive", **body}))
+        await asyncio.Event().wait()
+
+    world.network.endpoint("w9").listen(lie)
+    world.shell.invite("w9")
+    membership = world.shell.machine.state.membership
+    await world.until(lambda: membership.at("w9") is not None)
+    assert membership.at("w1") is before
+    await world.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"slot": -1}, {"slot": 2**40}, {"threads": 0}, {"cpu": 7}, {"limit_bytes": "much"}]
+)
+async def test_an_arrival_that_does_not_fit_closes_its_link(wrong: dict[str, Any]) -> None:
+    world = World(SMALL)
+    for _ in range(3):
+        await world.add()
+    body = {"host": "here", "pid": 7, "threads": 1, "nodes": [1], **wrong}
+    closed = asyncio.Event()
+
+    async def lie(link: Link) -> None:
+        await link.send(Frame(kind=Kind.CONTROL, prefix={"type": "Arrive", **body}))
+        with pytest.raises(LinkClosedError):
+            await link.receive(lambda header, prefix: pytest.fail("no payload is wanted"))
+        closed.set()
+
+    world.network.endpoint("w9").listen(lie)
+    world.shell.invite("w9")
+    await world.until(closed.is_set)
+    await world.run()
+    assert world.shell.state == "done"
+    assert len(world.events("MemberJoined")) == 3
+    await world.close()
