@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -76,6 +77,8 @@ SUM_THREADS = 2
 SLOTS_MAX = 2**20
 #: Longest wait, after a job's end, until its members have closed their links.
 LINGER_S = 10.0
+#: Seconds of failing ticks after which a job fails.
+FAILING_S_MAX = 5.0
 #: Planned faults that are being performed: a worker that had a notice is ended, whatever the job.
 _faults: set[asyncio.Task[Any]] = set()
 
@@ -256,6 +259,8 @@ class DriverAgent(JobDriver):
         self._model = Frame(kind=Kind.MODEL, prefix={})
         #: The scheduler ends, or the job is forgotten: nothing more is decided.
         self._is_closed = False
+        #: Since when every tick has failed.
+        self._failing_since_s = math.inf
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
         #: Number of computations of each member; more than its exchanges means repeated work.
@@ -333,10 +338,23 @@ class DriverAgent(JobDriver):
             super().feed(event)
 
     def tick(self) -> None:
-        """Report the time to the machine; called every few milliseconds."""
-        self.feed(ev.Ticked(cause="clock"))
-        if self._checkpoints is not None:
-            self._checkpoints.look(self.now_s())
+        """Report the time to the machine; called every few milliseconds.
+
+        A tick that fails is followed by the next one, or the job would not end at its time; if they
+        fail for long, the job fails.
+        """
+        try:
+            self.feed(ev.Ticked(cause="clock"))
+            if self._checkpoints is not None:
+                self._checkpoints.look(self.now_s())
+            self._failing_since_s = math.inf
+        except Exception as error:
+            now_s = self.now_s()
+            if self._failing_since_s > now_s:
+                self._failing_since_s = now_s
+                logger.exception("job %s: a tick failed", self.job)
+            if now_s - self._failing_since_s >= FAILING_S_MAX:
+                self.feed(self.driver_session.fail(fault_of(error, "the driver")))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

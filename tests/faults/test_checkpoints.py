@@ -20,7 +20,7 @@ import pytest
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import CheckpointPlace
-from elasticml.runtime.checkpoints import checkpoint_store
+from elasticml.runtime.checkpoints import checkpoint_store, checkpoint_writer
 from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.training.checkpoint import check_same_job
@@ -342,6 +342,53 @@ def test_a_missing_checkpoint_folder_is_reported_once_and_the_job_continues(tmp_
     (event_record,) = world.events("CheckpointFailed")
     assert "has been removed" in event_record["error"]
     assert not place.exists()
+
+
+@pytest.mark.parametrize("where", ["write_checkpoint", "_task"])
+def test_a_checkpoint_that_fails_for_any_reason_is_tried_again(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, owner = tmp_path / "place", checkpoint_writer
+    if where == "_task":
+        owner = checkpoint_writer.Checkpointer
+    real, n_calls = getattr(owner, where), 0
+
+    def failing(*args: Any, **options: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls in (3, 4):
+            raise KeyError("a credential")
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, where, failing)
+    world = run(record(place, BATCH_GRADIENT))
+    assert world.shell.state == "done"
+    (failed,) = world.events("CheckpointFailed")
+    assert failed["error"] == "'a credential'"
+    assert world.events("CheckpointWritten")[-1]["round"] > failed["round"]
+
+
+def test_a_job_ends_whose_last_checkpoint_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: Any) -> Any:
+        raise RuntimeError("no state")
+
+    monkeypatch.setattr(checkpoint_writer.Checkpointer, "_task", failing)
+
+    async def cancelled() -> World:
+        world = World(record(tmp_path / "place", BATCH_GRADIENT), source=rows())
+        for _ in range(3):
+            await world.add()
+        await world.until(lambda: len(world.shell.journal.rows) > 3)
+        world.shell.cancel()
+        await world.run()
+        await asyncio.wait_for(world.shell.wind_down(), 60)
+        return world
+
+    world = asyncio.run(cancelled())
+    assert world.shell.state == "cancelled"
+    assert len(world.events("CheckpointFailed")) == 1
 
 
 def test_one_of_two_resumes_of_a_place_gets_it_and_the_other_is_told_who_has_it(

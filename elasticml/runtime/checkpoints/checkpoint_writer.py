@@ -170,9 +170,14 @@ class Checkpointer:
         self._is_urgent = False
         self._next_s = now_s + self._every_s
         self._renew_s = now_s + self._claim.renew_s
-        self._idle.clear()
         self._written = self._latest
-        self._spawn(self._write(self._task(self._latest)))
+        try:
+            task = self._task(self._latest)
+        except Exception as error:
+            self._not_written(self._latest.round, error)
+            return
+        self._idle.clear()
+        self._spawn(self._write(task))
 
     async def _renew(self) -> None:
         try:
@@ -192,13 +197,16 @@ class Checkpointer:
     async def close(self) -> None:
         """Wait for the write in progress; write the latest state if it is newer; end the claim."""
         await self._idle.wait()
-        latest, self._latest = self._latest, None
-        if latest is not None and latest is not self._written:
-            self._idle.clear()
-            await self._write(self._task(latest))
+        if self._latest is not None and self._latest is not self._written:
+            self._begin(self._next_s)
+        self._latest = None
+        await self._idle.wait()
         if not self._is_closed:
             self._is_closed = True
-            await self._runner.run(self._claim.release)
+            try:
+                await self._runner.run(self._claim.release)
+            except Exception as error:  # the claim ends by itself
+                logger.warning("job %s: cannot end claim: %s", self._session.record.job, error)
         self._runner.close()
 
     # --- what ------------------------------------------------------------------------------------
@@ -241,15 +249,8 @@ class Checkpointer:
         began_s = time.perf_counter()
         try:
             number, nbytes = await self._runner.run(self._write_task, task)
-        except (ElasticmlError, OSError) as error:
-            logger.warning("job %s: cannot write checkpoint: %s", self._session.record.job, error)
-            self._written = None  # retried when the next one is due
-            if not (self._failed or self._is_over):
-                self._failed = True
-                number = task.resume_point.round
-                self._append(
-                    CheckpointFailed(cause="checkpoint", round=number, error=one_line(error))
-                )
+        except Exception as error:
+            self._not_written(task.resume_point.round, error)
         else:
             self._failed = False
             written = CheckpointWritten(
@@ -263,6 +264,16 @@ class Checkpointer:
                 self._append(written)
         finally:
             self._idle.set()
+
+    def _not_written(self, round: int, error: Exception) -> None:
+        logger.warning(
+            "job %s: cannot write checkpoint: %s", self._session.record.job, one_line(error)
+        )
+        self._written = None  # retried when the next one is due
+        if not (self._failed or self._is_over):
+            self._failed = True
+            what = one_line(error)
+            self._append(CheckpointFailed(cause="checkpoint", round=round, error=what))
 
     # --- in the thread ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from elasticml.control.policy import Retire
+from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.finished_jobs import FinishedJob
 from tests.memory_world import InlineRunner, World, toy_record
 from tests.toy import ALGORITHM, ask
@@ -87,6 +88,34 @@ async def test_a_command_that_cannot_be_performed_ends_the_job_and_does_not_hang
     await world.run()
     assert world.shell.state == "failed"
     assert "the driver failed: KeyError: 'a peer'" in world.shell.error["message"]
+    await world.close()
+
+
+@pytest.mark.parametrize("n_failing", [1, 10**9])
+async def test_a_tick_that_fails_is_followed_by_the_next_and_failing_ones_end_the_job(
+    n_failing, monkeypatch, tmp_path, caplog
+):
+    left = n_failing
+
+    def fail(self, now_s):
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise OSError("no descriptors")
+
+    monkeypatch.setattr(Checkpointer, "look", fail)
+    checkpoint = {"path": str(tmp_path / "place"), "every_s": 60.0}
+    world = World(toy_record(checkpoint=checkpoint, members={"start": 7, "min": 1}))
+    for _ in range(6):
+        await world.add()
+    await world.until(lambda: left < 0 or world.shell.ended.is_set())
+    assert [r.message for r in caplog.records if "tick" in r.message] == ["job toy: a tick failed"]
+    if n_failing == 1:
+        assert world.shell.state == "loading"
+    else:
+        assert world.shell.state == "failed"
+        assert "the driver failed: OSError: no descriptors" in world.shell.error["message"]
+        assert 5.0 <= world.now < 7.0
     await world.close()
 
 
