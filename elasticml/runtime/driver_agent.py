@@ -208,6 +208,9 @@ class DriverAgent(JobDriver):
         boundaries.
     """
 
+    #: Since when every tick has failed.
+    _failing_since_s = math.inf
+
     def __init__(
         self,
         record: JobRecord,
@@ -259,8 +262,6 @@ class DriverAgent(JobDriver):
         self._model = Frame(kind=Kind.MODEL, prefix={})
         #: The scheduler ends, or the job is forgotten: nothing more is decided.
         self._is_closed = False
-        #: Since when every tick has failed.
-        self._failing_since_s = math.inf
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
         #: Number of computations of each member; more than its exchanges means repeated work.
