@@ -21,6 +21,7 @@ def _batch_gradient() -> Algorithm:
         trainer=trainer.make_trainer,
         solver=solver.BatchGradientSolver,
         column_bytes=trainer.column_bytes,
+        row_bytes=40,
         streams=True,
     )
 
@@ -33,6 +34,7 @@ def _cocoa() -> Algorithm:
         trainer=trainer.make_trainer,
         solver=solver.make_solver,
         forms=scaled_chunks.forms,
+        row_bytes=40,
         streams=True,
     )
 
@@ -121,22 +123,20 @@ def column_bytes(section: Mapping[str, Any]) -> int:
     return _ALGORITHMS[name]().column_bytes(section) if name in _ALGORITHMS else 0
 
 
-def forms(section: Mapping[str, Any], data: Mapping[str, Any]) -> int:
-    """Return the copies of each chunk body that members keep, for sections of a job's record.
+def memory_use(section: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, int | bool]:
+    """Return ``forms``, ``row_bytes`` and ``streams`` of an algorithm, for a job's sections.
 
-    1 for an algorithm at an import path, which is not imported.
+    One form and no streams for an algorithm at an import path, which is not imported.
     """
     name = str(section.get("name"))
-    return _ALGORITHMS[name]().forms(section, data) if name in _ALGORITHMS else 1
-
-
-def streams(section: Mapping[str, Any]) -> bool:
-    """Return whether the solver of an ``algorithm`` section can stream chunks.
-
-    False for an algorithm at an import path, which is not imported.
-    """
-    name = str(section.get("name"))
-    return name in _ALGORITHMS and _ALGORITHMS[name]().streams
+    if name not in _ALGORITHMS:
+        return {"forms": 1, "row_bytes": 0, "streams": False}
+    algorithm = _ALGORITHMS[name]()
+    return {
+        "forms": algorithm.forms(section, data),
+        "row_bytes": algorithm.row_bytes,
+        "streams": algorithm.streams,
+    }
 
 
 def _imported(path: str) -> Algorithm:

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
+from typing import Any, Final
 
 from elasticml.algorithms.kernel_modules import warms_up
-from elasticml.algorithms.registry import forms, streams
+from elasticml.algorithms.registry import memory_use
 from elasticml.collective.emulated_network import hello_of, limited
 from elasticml.collective.frames import (
     Frame,
@@ -32,6 +32,7 @@ from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
 from elasticml.errors import (
+    ConfigError,
     ControlFlowError,
     ElasticmlError,
     RemoteProtocolError,
@@ -40,7 +41,7 @@ from elasticml.errors import (
     fault_of,
     one_line,
 )
-from elasticml.ids import MemberId
+from elasticml.ids import MemberId, format_size
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -191,6 +192,10 @@ class DriverContext:
     has_objects: bool = False
 
 
+#: Most of a worker's memory limit that its process should take.
+MEMORY_SHARE_MAX: Final = 0.75
+
+
 class DriverAgent(JobDriver):
     """One job on the scheduler.
 
@@ -237,17 +242,17 @@ class DriverAgent(JobDriver):
         self.grown = asyncio.Event()
         self._clock = context.clock
         self._start_s = context.clock() - (0.0 if resumed is None else resumed.seconds)
+        self._ended_for_memory: set[str] = set()  # names of workers
         self._injector = context.injector
         self._containers = Containers(context.scaler, self.invite, context.more_workers)
         links = hello_of(record.collective)
         transport = limited(context.transport, links, context.clock)
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record.job, "key": token_hex(16), "kind": "driver", **links}
-        hello |= {"memory_limit": record.memory_limit, "streams": streams(record.algorithm)}
-        hello |= {"forms": forms(record.algorithm, record.data), "has_objects": context.has_objects}
+        hello |= {"memory_limit": record.memory_limit, "has_objects": context.has_objects}
         self._links = DriverLinks(
             transport,
-            hello,
+            hello | memory_use(record.algorithm, record.data),
             LinkHandlers(
                 allocate=self._allocate,
                 frame=self._on_frame,
@@ -415,6 +420,27 @@ class DriverAgent(JobDriver):
             self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
         else:
             self.feed(ev.WorkerGone(cause="scheduler", address=address))
+
+    def ended_for_memory(
+        self, address: str, name: str, resident_bytes: int, limit_bytes: int
+    ) -> None:
+        """Handle a nanny's report that it ends a worker for memory; a second end fails the job."""
+        membership = self.machine.state.membership
+        if membership.at(address) is None and membership.former(address) is None:
+            return
+        logger.warning("job %s: worker %s is ended for memory", self.job, name)
+        if name not in self._ended_for_memory:
+            self._ended_for_memory.add(name)
+            return
+        need = format_size(int(resident_bytes / MEMORY_SHARE_MAX))
+        error = ConfigError(
+            f"worker {name} was ended by its nanny for memory a second time in this job: it took "
+            f"{format_size(resident_bytes)} of {format_size(limit_bytes)}, and this job needs "
+            f"{need}; set memory_limit of the workers to {need} at least, or use more workers, "
+            "fewer threads per worker, or smaller blocks of the data",
+            needed=int(resident_bytes / MEMORY_SHARE_MAX),
+        )
+        self.feed(self.driver_session.fail(error))
 
     def _on_frame(self, member: MemberId, frame: Frame) -> None:
         if frame.kind == Kind.PARTIAL:

@@ -94,8 +94,11 @@ class MemberHost:
         store = self._stores.get(job)
         if store is None:
             limits = self._limits.at_most(link.hello.get("memory_limit"))
+            hello = link.hello
             store = self._stores[job] = limits.store(
-                link.hello.get("forms", 1), streams=link.hello.get("streams", False)
+                hello.get("forms", 1),
+                hello.get("row_bytes", 0),
+                streams=hello.get("streams", False),
             )
         base = self._context
         transport = limited(base.transport, link.hello, base.clock, base.pause)
@@ -126,6 +129,12 @@ class MemberHost:
         store = self._stores.pop(job, None)
         if store is not None:
             store.close()
+
+    def release_pages(self) -> None:
+        """Release the mapped pages of all bodies and states on disk; they are read again."""
+        for store in self._stores.values():
+            if store.out_of_core is not None:
+                store.out_of_core.evict()
 
     @property
     def is_serving(self) -> bool:

@@ -15,7 +15,7 @@ from distributed import Status, Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from elasticml.collective.dask_transport import transport_of
-from elasticml.data.out_of_core.mapped_memory import spill_folder
+from elasticml.data.out_of_core.mapped_memory import process_memory, spill_folder
 from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
 from elasticml.runtime.executors import SWITCH_INTERVAL_S, BriefRunner, ThreadRunner, parallel
@@ -32,6 +32,10 @@ NAME = "elasticml-member"
 
 #: Seconds that a drained worker has to close before its process is ended.
 CLOSE_S_MAX: Final = 2.0
+#: Memory that reading a block of text takes besides its chunks, and the share of a worker's limit
+#: for all blocks that are read at once.
+READER_BYTES: Final = 64 * 2**20
+READERS_SHARE: Final = 0.15
 #: Longest drain of a worker that is closed without a notice: its nanny may kill it after 4 s.
 TEARDOWN_S_MAX: Final = 3.0
 #: Pause between two announcements.
@@ -87,7 +91,10 @@ class MemberPlugin(WorkerPlugin):
             )
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         threads = worker.state.nthreads
-        compute, reading = BriefRunner("em-compute"), ThreadRunner("em-read", threads)
+        process_memory.limit_bytes = worker.memory_manager.memory_limit
+        readers = process_memory.share(READERS_SHARE, threads * READER_BYTES) // READER_BYTES
+        compute = BriefRunner("em-compute")
+        reading = ThreadRunner("em-read", max(1, readers))
         self._runners = [compute, reading]
         context = WorkerContext(
             transport=transport_of(worker),
@@ -164,6 +171,9 @@ class MemberPlugin(WorkerPlugin):
         worker, grace_s = self._worker, signal_grace_s()
         assert worker is not None
         if received == signal.SIGTERM:
+            assert self.host is not None
+            # A nanny that has sent it for memory kills the process if it stays as large.
+            self.host.release_pages()
             await self.notice(grace_s, "terminated")
         else:
             await worker.scheduler.em_notice(workers=[worker.address], grace_s=grace_s)
@@ -172,8 +182,12 @@ class MemberPlugin(WorkerPlugin):
         worker = self._worker
         assert worker is not None
         # Without a nanny the command line does not close the worker, it would only cut its links.
+        # A nanny starts the worker again, as if elasticml were not there, unless it ends too.
         await worker.close(
-            timeout=CLOSE_S_MAX, executor_wait=bool(worker.nanny), reason="signal-15"
+            timeout=CLOSE_S_MAX,
+            executor_wait=bool(worker.nanny),
+            nanny=False,
+            reason="signal-15",
         )
 
 

@@ -50,6 +50,8 @@ from elasticml.training.checkpoint import Checkpoint, record_to_resume
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.02
+#: Topic under which a nanny reports that it ends a worker for memory.
+MEMORY_TOPIC = "worker-restart-memory"
 #: Most story records in one reply: a day's story is larger than a message should be.
 POLLED_MAX = 10_000
 #: The records of this many seconds go into one reply: a reply costs this process about as much as
@@ -87,6 +89,8 @@ class ElasticmlScheduler(SchedulerPlugin):
         #: Objects of running jobs that workers cannot import, pickled.
         self._objects: dict[str, Mapping[str, bytes]] = {}
         self._ready: set[str] = set()
+        #: Names of the workers that have announced themselves, and their memory limits.
+        self._announced: dict[str, tuple[str, int]] = {}
         #: Set while no worker can serve.
         self._deserted = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -170,6 +174,14 @@ class ElasticmlScheduler(SchedulerPlugin):
             feed.removed(worker)
         self._notices.removed(worker)
 
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Tell the jobs that a nanny ends a worker because its memory is full."""
+        if topic != MEMORY_TOPIC or msg.get("worker") not in self._announced:
+            return
+        name, limit_bytes = self._announced[msg["worker"]]
+        for shell in self._running():
+            shell.ended_for_memory(msg["worker"], name, msg["rss"], limit_bytes)
+
     def _unready(self, worker: str) -> None:
         """Offer a worker to no job any more."""
         self._ready.discard(worker)
@@ -197,6 +209,9 @@ class ElasticmlScheduler(SchedulerPlugin):
         if address not in self._scheduler.workers:
             return []  # it is gone meanwhile
         self._ready.add(address)
+        worker = self._scheduler.workers.get(address)
+        if worker is not None:
+            self._announced[address] = str(worker.name), worker.memory_limit or 0
         self._deserted.clear()
         running = self._running()
         for shell in running:

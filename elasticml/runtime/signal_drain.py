@@ -6,11 +6,13 @@ What stock processes do on SIGTERM, measured on distributed 2026.8:
   without a time limit; then each worker process has 8 s.
 * ``dask worker --no-nanny``: the process ends. Plugins are torn down while its loop ends, when the
   link to the scheduler is closed already.
-* a worker process below a nanny: it dies at once. SLURM and ``kill -- -PGID`` reach it, too.
+* a worker process below a nanny: it dies at once, and the nanny starts it again. SLURM and
+  ``kill -- -PGID`` reach it, too. A nanny also sends it to a worker whose memory is 95 % full, and
+  SIGKILL a moment later if it still is.
 
 SIGUSR1 kills each of them. Here SIGTERM first moves the workers' chunks away, then closes the
-workers, then does what Dask does. SIGUSR1 is a notice: the process goes on. A second SIGTERM is
-handled as if this module were not there.
+workers, then does what Dask does: a nanny that stays starts its worker again. SIGUSR1 is a
+notice: the process goes on. A second SIGTERM is handled as if this module were not there.
 
 This module also runs in nannies, so it imports nothing heavy.
 """
@@ -194,6 +196,9 @@ class NannySignals(NannyPlugin):
 
         async def drain(received: signal.Signals) -> None:
             address = nanny.worker_address
+            if received == signal.SIGTERM:
+                # The worker may have received it, too, and end first: it is not started again.
+                nanny.close_gracefully(reason="signal-15")
             if address is not None and nanny.is_alive():
                 await _drain_worker(nanny, address, received)
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from elasticml.data.out_of_core.mapped_memory import anonymous_bytes, disk_room
+from elasticml.data.out_of_core.mapped_memory import disk_room, resident_bytes
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 
 #: Share of a worker's or a job's memory limit for chunk bodies while all of them are in memory.
 BODIES_SHARE: Final = 0.6
-#: Share of a worker's limit for its process once bodies are on disk, cached pages included.
-PROCESS_SHARE: Final = 0.8
+#: Share of a worker's limit for its resident memory, libraries and mapped files included. With the
+#: buffers of parsers and sums it stays below .75: nannies pause a worker at .8 and end it at .95.
+PROCESS_SHARE: Final = 0.62
 #: Share of a job's limit that is left for temporary data.
 _SLACK: Final = 0.1
 
@@ -47,7 +48,7 @@ class WorkerLimits:
         if not limit_bytes:
             return self
         # The process uses memory before there are any data.
-        left = int((1.0 - _SLACK) * limit_bytes) - anonymous_bytes()
+        left = int((1.0 - _SLACK) * limit_bytes) - resident_bytes()
         bodies = max(0, min(int(BODIES_SHARE * limit_bytes), left))
         limits = self.bodies_bytes, self.process_bytes
         return replace(
@@ -56,13 +57,15 @@ class WorkerLimits:
             process_bytes=limit_bytes if limits[1] is None else min(limit_bytes, limits[1]),
         )
 
-    def store(self, forms: int = 1, *, streams: bool = True) -> ChunkStore:
+    def store(self, forms: int = 1, row_bytes: int = 0, *, streams: bool = True) -> ChunkStore:
         """Make the store of a job.
 
         Parameters
         ----------
         forms : int
             Of each body: as many times as much memory and disk is taken for it in the end.
+        row_bytes : int
+            Bytes that the solver keeps of each row besides.
         streams : bool
             See :class:`elasticml.data.out_of_core.OutOfCoreStore`.
         """
@@ -70,5 +73,8 @@ class WorkerLimits:
             return ChunkStore(self.bodies_bytes)
         bodies = None if self.bodies_bytes is None else self.bodies_bytes // forms
         return ChunkStore(
-            bodies, OutOfCoreStore(self.process_bytes, self.folder, streams=streams), forms
+            bodies,
+            OutOfCoreStore(self.process_bytes, self.folder, streams=streams),
+            forms,
+            row_bytes,
         )

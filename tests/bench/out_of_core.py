@@ -39,7 +39,7 @@ from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
-from elasticml.data.out_of_core.mapped_memory import anonymous_bytes
+from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.out_of_core.store import plan_residency
 from elasticml.data.readers.convert import convert
 from elasticml.data.readers.converted import ConvertedSource, read_converted
@@ -59,18 +59,16 @@ L2 = 1e-4
 
 
 class Peak:
-    """Peak memory while it is open: anonymous memory, and all."""
+    """Peak resident memory while it is open."""
 
     def __init__(self) -> None:
-        self.anonymous = self.resident = 0
+        self.resident = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
     def _watch(self) -> None:
         while not self._over.wait(0.02):
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self.anonymous = max(self.anonymous, anonymous_bytes())
-            self.resident = max(self.resident, pages * os.sysconf("SC_PAGESIZE"))
+            self.resident = max(self.resident, resident_bytes())
 
     def __enter__(self) -> Peak:
         self._thread.start()
@@ -245,10 +243,7 @@ def measure(options: argparse.Namespace) -> None:
             )
         forget(options.data)
         print(f"relative gap      {passes.certify():.3g}")
-    print(
-        f"memory            {peak.anonymous / limit:.3f} of the limit in no file, "
-        f"{peak.resident / limit:.3f} with all mapped bodies"
-    )
+    print(f"memory            {peak.resident / limit:.3f} of the limit")
 
 
 if __name__ == "__main__":

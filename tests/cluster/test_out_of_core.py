@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from distributed import Client
+from distributed import LocalCluster as StockLocalCluster
 
 import elasticml as em
 from elasticml.data.readers.convert import convert
 from elasticml.data.source import Source
 from elasticml.data.synthetic.sparse import synthetic
+from elasticml.errors import ConfigError
 
 #: About 30 MiB of chunks; a worker of 32 MiB has memory for 19 MiB of bodies.
 ROWS = 50_000
@@ -90,6 +92,28 @@ def test_batch_gradients_are_the_same_from_disk(tmp_path: Path, kind: str) -> No
         assert len(ran.members_out_of_core()) == (memory == SMALL)
         results.append((ran.result.summary["objective"], ran.result.model.coef_.tobytes()))
     assert results[0] == results[1]
+
+
+def test_a_worker_that_is_ended_for_memory_twice_fails_the_job_with_what_it_needs() -> None:
+    data = synthetic("rcv1", 2000, seed=1, dtype="float32")
+    solver = em.CoCoA(loss="hinge", l2=1e-8, intercept=False, tolerance=0.0, scale="none")
+    job = em.Job(solver, data, evaluate=False, stop=em.Stop(rounds=1_000_000))
+    with (
+        StockLocalCluster(
+            1, processes=False, memory_limit="1GiB", dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        handle = job.start(client)
+        next(record for record in handle.events() if record["event"] == "RoundEnded")
+        (worker,) = cluster.workers.values()
+        event = {"worker": worker.address, "pid": 1, "rss": 2**30}
+        cluster.scheduler.log_event("worker-restart-memory", event)
+        assert not handle.status().is_over
+        cluster.scheduler.log_event("worker-restart-memory", event)
+        says = r"a second time .*: it took 1\.0 GiB of 1\.0 GiB, .* needs 1\.3 GiB"
+        with pytest.raises(ConfigError, match=says):
+            handle.result()
 
 
 @pytest.mark.slow

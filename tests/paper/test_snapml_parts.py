@@ -200,7 +200,7 @@ def test_a_limit_is_the_data_s_share_on_top_of_the_process_s_memory(tmp_path, mo
         return out_of_core.load(source, limit)
 
     monkeypatch.setattr(snapml_streaming, "load", load)
-    monkeypatch.setattr(snapml_streaming, "anonymous_bytes", lambda: 10**9)
+    monkeypatch.setattr(snapml_streaming, "resident_bytes", lambda: 10**9)
     with pytest.raises(StopIteration):
         snapml_streaming.measured(tmp_path / "data", 500, 0.25, is_cold=False)
     # The first is eight times all bytes.

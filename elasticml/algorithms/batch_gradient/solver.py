@@ -24,7 +24,7 @@ from elasticml.data.chunks.products import (
     make_adjoint,
     make_forward,
 )
-from elasticml.data.out_of_core.store import release, stream_chunks
+from elasticml.data.out_of_core.store import kept, release, row_array, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 from elasticml.objectives.losses import LOGISTIC, loss_named
@@ -114,15 +114,20 @@ class BatchGradientSolver:
     def _new_cache(self, chunk: Chunk) -> _Cache:
         labels = np.asarray(chunk.labels, np.float64)
         weights = self._targets.weights(labels, chunk.weights)
-        rows = chunk.n_rows if self._multi is None else (self._models, chunk.n_rows)
         return _Cache(
-            targets=self._targets.of(labels),
-            weights=weights,
+            targets=kept(chunk, self._targets.of(labels)),
+            weights=None if weights is None else kept(chunk, weights),
             weight=float(chunk.n_rows) if weights is None else float(weights.sum()),
-            margins=np.empty(rows),
-            directions=np.empty(rows),
-            slopes=np.empty(rows),
+            margins=self._per_row(chunk),
+            directions=self._per_row(chunk),
+            slopes=self._per_row(chunk),
         )
+
+    def _per_row(self, chunk: Chunk) -> F64:
+        """Return an array for a number of each row and model, in a file if the chunk is there."""
+        if self._multi is None:
+            return row_array(chunk)
+        return row_array(chunk, n=self._models).reshape(self._models, chunk.n_rows)
 
     # --- loss and gradient ------------------------------------------------------------------
 
@@ -274,7 +279,7 @@ class BatchGradientSolver:
             # Row 0: values, or the curvature; row 1: slopes.
             out = np.zeros((2, 1 if steps is None else steps.size))
             # With cached directions the chunks' bodies are not needed.
-            for chunk in part if forward is None else stream_chunks(part):
+            for chunk in stream_chunks(part, bodies=forward is not None):
                 cache = self._caches[chunk.id]
                 if cache.direction != direction:
                     assert forward is not None
@@ -309,7 +314,7 @@ class BatchGradientSolver:
             adjoints = _Adjoints.of(self._facts, sent.size, self._models)
             for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
-                curvatures = self._curvatures(cache)
+                curvatures = self._curvatures(cache, chunk)
                 if self._multi is None:
                     adjoints.add_product(chunk, forward, curvatures, cache.slopes)
                 else:
@@ -334,7 +339,7 @@ class BatchGradientSolver:
             sums = HessianSums(len(pairs), self._facts.n_columns, shift)
             for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
-                curvatures = self._curvatures(cache)
+                curvatures = self._curvatures(cache, chunk)
                 if self._multi is None:
                     entries = curvatures[None]
                 else:
@@ -350,10 +355,10 @@ class BatchGradientSolver:
         uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
         return {**total, "uncached": np.array(float(uncached))}
 
-    def _curvatures(self, cache: _Cache) -> F64:
+    def _curvatures(self, cache: _Cache, chunk: Chunk) -> F64:
         if cache.curved != cache.point:
             if cache.curvatures.size != cache.margins.size:
-                cache.curvatures = np.empty_like(cache.margins)
+                cache.curvatures = self._per_row(chunk)
             self._write_curvatures(cache, cache.margins, cache.curvatures)
             cache.curved = cache.point
         return cache.curvatures

@@ -13,6 +13,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,13 +26,16 @@ from elasticml.errors import ConfigError
 
 #: Linux's MADV_POPULATE_READ (5.14), which Python does not define yet.
 _POPULATE_READ: Final = 22
-_PAGE: Final = mmap.PAGESIZE
+PAGE_BYTES: Final = mmap.PAGESIZE
 #: File systems in memory: spilling to them frees none.
 _IN_MEMORY: Final = ("tmpfs", "ramfs")
 
 # Through ctypes, which releases the GIL during the call; mmap.madvise does not.
-_madvise = ctypes.CDLL(None, use_errno=True).madvise
-_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc = ctypes.CDLL(None, use_errno=True)
+_madvise, _msync = _libc.madvise, _libc.msync
+_madvise.argtypes = _msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+#: Linux's MS_SYNC.
+_SYNC: Final = 4
 
 
 def fetch(buffer: memoryview) -> None:
@@ -40,12 +44,23 @@ def fetch(buffer: memoryview) -> None:
     _madvise(address, nbytes, mmap.MADV_WILLNEED)
     if _madvise(address, nbytes, _POPULATE_READ) != 0:
         # An older kernel: reading a byte of each page has the same effect, more slowly.
-        int(np.frombuffer(buffer, np.uint8)[::_PAGE].max(initial=0))
+        int(np.frombuffer(buffer, np.uint8)[::PAGE_BYTES].max(initial=0))
 
 
 def read_ahead(buffer: memoryview) -> None:
     """Start reading the pages of a mapped body, without waiting (MADV_WILLNEED)."""
     _madvise(*_pages_of(buffer), mmap.MADV_WILLNEED)
+
+
+def write_out(buffers: Sequence[memoryview]) -> None:
+    """Write the changed pages of consecutive mapped buffers to the disk (msync), and release them.
+
+    So they do not pile up in the page cache, which a control group counts until they are written.
+    """
+    address, _ = _pages_of(buffers[0])
+    last, nbytes = _pages_of(buffers[-1])
+    _msync(address, last + nbytes - address, _SYNC)
+    _madvise(address, last + nbytes - address, mmap.MADV_DONTNEED)
 
 
 def evict(buffer: memoryview) -> None:
@@ -55,8 +70,8 @@ def evict(buffer: memoryview) -> None:
     the surroundings again. Do not use on anonymous memory: its content would be lost.
     """
     address = np.frombuffer(buffer, np.uint8).ctypes.data
-    first = -(-address // _PAGE) * _PAGE
-    nbytes = (address + buffer.nbytes) // _PAGE * _PAGE - first
+    first = -(-address // PAGE_BYTES) * PAGE_BYTES
+    nbytes = (address + buffer.nbytes) // PAGE_BYTES * PAGE_BYTES - first
     if nbytes > 0:
         _madvise(first, nbytes, mmap.MADV_DONTNEED)
 
@@ -64,14 +79,38 @@ def evict(buffer: memoryview) -> None:
 def _pages_of(buffer: memoryview) -> tuple[int, int]:
     """Return address and bytes of the pages that a buffer overlaps."""
     address = np.frombuffer(buffer, np.uint8).ctypes.data
-    first = address // _PAGE * _PAGE
-    return first, -(-(address + buffer.nbytes - first) // _PAGE) * _PAGE
+    first = address // PAGE_BYTES * PAGE_BYTES
+    return first, -(-(address + buffer.nbytes - first) // PAGE_BYTES) * PAGE_BYTES
 
 
-def anonymous_bytes() -> int:
-    """Return the resident memory of this process that is not backed by a file."""
-    resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
-    return (int(resident) - int(shared)) * _PAGE
+@dataclass(slots=True)
+class ProcessMemory:
+    """What this process knows of its memory."""
+
+    #: Its limit, if it is a worker with one.
+    limit_bytes: int | None = None
+
+    def share(self, part: float, bytes_max: int) -> int:
+        """Return a part of the limit, but at most ``bytes_max``."""
+        return bytes_max if not self.limit_bytes else min(bytes_max, int(part * self.limit_bytes))
+
+
+process_memory: Final = ProcessMemory()
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process, as nannies and YARN count it.
+
+    That is its anonymous memory and the mapped pages of files, its libraries included.
+    """
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def return_free_memory() -> None:
+    """Return memory that was freed to the system; glibc keeps the part between used blocks."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class FileSlab:
@@ -95,7 +134,7 @@ class FileSlab:
 
     def __init__(self, nbytes: int, folder: Path) -> None:
         raise_open_file_limit()
-        nbytes = max(_PAGE, nbytes)
+        nbytes = max(PAGE_BYTES, nbytes)
         descriptor = _nameless(folder)
         try:
             # Reserved now: a page fault on a full disk would kill the process (SIGBUS).
@@ -132,8 +171,8 @@ class FileSlab:
         return body.data
 
     def _give_back(self, start: int, stop: int) -> None:
-        first = -(-start // _PAGE) * _PAGE
-        nbytes = stop // _PAGE * _PAGE - first
+        first = -(-start // PAGE_BYTES) * PAGE_BYTES
+        nbytes = stop // PAGE_BYTES * PAGE_BYTES - first
         if nbytes <= 0:
             return
         try:

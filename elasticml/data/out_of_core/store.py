@@ -13,6 +13,7 @@ applied to disk and memory instead of memory and GPU; and DuHL, with chunks inst
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import weakref
 from collections import deque
@@ -66,17 +67,16 @@ class SpillFiles:
             if sizes and (self._slab is None or self._slab.room < nbytes):
                 self._slab = None  # first: its disk space is freed if no buffer is in use
                 self._slab = self._new_slab(nbytes)
-                self._slabs.add(self._slab)
             slab = self._slab
             return [] if slab is None else [slab.take(size) for size in sizes]
 
     def _new_slab(self, nbytes: int) -> mapped_memory.FileSlab:
         if nbytes < FILE_BYTES:
             try:
-                return mapped_memory.FileSlab(FILE_BYTES, self.folder)
+                return self.slab(FILE_BYTES)
             except OSError:  # a nearly full disk may still have room for this request
                 pass
-        return mapped_memory.FileSlab(nbytes, self.folder)
+        return self.slab(nbytes)
 
     def allocate(self, nbytes: int) -> memoryview:
         """Allocate a buffer of ``nbytes``; raises as :meth:`allocate_many` does."""
@@ -99,6 +99,12 @@ class SpillFiles:
     def maps(self, buffer: memoryview) -> bool:
         """Whether a buffer is in one of the files."""
         return any(slab.maps(buffer) for slab in list(self._slabs))
+
+    def slab(self, nbytes: int) -> mapped_memory.FileSlab:
+        """Return buffers of ``nbytes`` in all, in a file of their own; raises OSError."""
+        slab = mapped_memory.FileSlab(nbytes, self.folder)
+        self._slabs.add(slab)
+        return slab
 
     def evict(self) -> None:
         """Release the pages of all files; they are read again on access."""
@@ -123,6 +129,12 @@ _READERS: Final = 2
 _AHEAD: Final = 2
 #: Batches in memory besides resident chunks: of two passes, including those being released.
 _WINDOW: Final = 2 * (_AHEAD + 1)
+#: Bytes that are copied to a file before they are flushed and released.
+PIECE_BYTES: Final = 16 * 2**20
+#: Seconds between two looks at the process's memory, and the part of the limit at which the pages
+#: of all files are released. A pass touches at most a tenth of 1 GiB in that time.
+LOOK_S: Final = 0.02
+FULL_SHARE: Final = 1.05
 
 
 class OutOfCoreStore:
@@ -135,11 +147,11 @@ class OutOfCoreStore:
     Parameters
     ----------
     limit_bytes : int
-        Limit of this process's memory: anonymous memory, and the bodies in memory.
+        Limit of this process's resident memory: anonymous memory, and the mapped pages of files.
     folder : Path
         On a local disk, for bodies that are not in a file yet.
     measure : callable
-        Returns the bytes of this process's anonymous memory.
+        Returns the bytes of this process's resident memory.
     streams : bool
         Whether the solver accesses chunks by :func:`stream_chunks`. If not, compressed bodies are
         decompressed to the disk.
@@ -149,7 +161,7 @@ class OutOfCoreStore:
         self,
         limit_bytes: int,
         folder: Path,
-        measure: Callable[[], int] = mapped_memory.anonymous_bytes,
+        measure: Callable[[], int] = mapped_memory.resident_bytes,
         *,
         streams: bool = True,
     ) -> None:
@@ -160,15 +172,18 @@ class OutOfCoreStore:
         self.batch_bytes = max(BATCH_BYTES_MIN, min(BATCH_BYTES_MAX, share))
         #: Buffers for decompressed bodies.
         self.pool = BufferPool(self.batch_bytes)
-        #: Spill files, and the buffers for per-row arrays in them.
+        #: Spill files of bodies, those of per-row arrays, and the buffers in the latter.
         self._spill = SpillFiles(folder)
-        self._row_arrays = BufferPool(FILE_BYTES, self._spill.allocate)
+        self._row_files = SpillFiles(folder)
+        self._row_arrays = BufferPool(FILE_BYTES, self._row_files.allocate)
         #: Whether the disk has refused a per-row array since the last plan.
         self._is_full = False
         #: Chunks whose bodies are kept in memory.
         self.resident: frozenset[ChunkId] = frozenset()
         #: Bytes of released bodies: a measure of how much is read again.
         self.streamed_bytes = 0
+        #: Bytes of bodies released since the pages of per-row arrays were.
+        self._passed_bytes = 0
         self._measure = measure
         #: Importance of each chunk, if reported.
         self.importance: Mapping[ChunkId, float] = {}
@@ -177,6 +192,10 @@ class OutOfCoreStore:
         #: Protects the byte counter and the creation of the readers; held briefly.
         self._counting = threading.Lock()
         self._readers: ThreadPoolExecutor | None = None
+        #: Files of bodies besides the spill files, such as those of the cache.
+        self._files: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        #: Set when the thread that releases pages is to end; None before it has begun.
+        self._closed: threading.Event | None = None
 
     def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Add chunks to the store; those not in a file are copied to one, including their state.
@@ -188,17 +207,60 @@ class OutOfCoreStore:
         OSError
             When the disk has no room.
         """
+        self._watch()
         in_memory = [chunk for chunk in chunks if self.copies(chunk)]
-        buffers = self._spill.allocate_many([chunk.nbytes for chunk in in_memory])
-        spilled = {
-            chunk.id: _copied(chunk, buffer)
-            for chunk, buffer in zip(in_memory, buffers, strict=True)
-        }
+        spilled: dict[ChunkId, Chunk] = {}
+        for piece in self.batches(in_memory, PIECE_BYTES):
+            buffers = self._spill.allocate_many([chunk.nbytes for chunk in piece])
+            for chunk, buffer in zip(piece, buffers, strict=True):
+                spilled[chunk.id] = _copied(chunk, buffer)
+            mapped_memory.write_out(buffers)
         added = [spilled.get(chunk.id, chunk) for chunk in chunks]
         for chunk in added:
             chunk.out_of_core = self
+            if isinstance(chunk.stored.obj, mmap.mmap):
+                self._files.add(chunk.stored.obj)
         self.release(added)
         return added
+
+    def slab(self, sizes: Sequence[int]) -> mapped_memory.FileSlab:
+        """Return buffers in a file, to receive bodies of these sizes; raises OSError."""
+        self._watch()
+        return self._spill.slab(mapped_memory.padded_sum(sizes))
+
+    # --- the limit -------------------------------------------------------------------------
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that this process may still take."""
+        return self.limit_bytes - self._measure()
+
+    def _watch(self) -> None:
+        """Begin to watch the process's memory, in a thread that ends with this store."""
+        with self._counting:
+            if self._closed is not None:
+                return
+            self._closed = threading.Event()
+        arguments = weakref.ref(self), self._closed
+        threading.Thread(
+            target=_watch, args=arguments, name="em-out-of-core-memory", daemon=True
+        ).start()
+
+    def relieve(self) -> None:
+        """Release the pages of all files if the process's memory is full; they are read again.
+
+        Pages are accessed outside passes too: by algorithms that do not stream, by receiving, by
+        states in files. The page cache keeps what it can, and no limit counts that.
+        """
+        if self._measure() > FULL_SHARE * self.limit_bytes:
+            self.evict()
+
+    def evict(self) -> None:
+        """Release the mapped pages of all bodies and per-row arrays."""
+        self._spill.evict()
+        self._row_files.evict()
+        for file in list(self._files):
+            file.madvise(mmap.MADV_DONTNEED)
 
     def copies(self, chunk: Chunk) -> bool:
         """Whether a chunk's body must be copied to a file to add it to the store."""
@@ -213,13 +275,13 @@ class OutOfCoreStore:
 
     def maps(self, buffer: memoryview) -> bool:
         """Whether a buffer is in a spill file."""
-        return self._spill.maps(buffer)
+        return self._spill.maps(buffer) or self._row_files.maps(buffer)
 
     def row_array(self, n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """Return an array of length n in a file, such as dual variables; content undefined.
 
-        The kernel decides how long its pages stay in memory, and its buffer is reused when the
-        array is gone. If the disk is full the array is in (measured) memory; the disk is tried
+        Its pages are released like those of bodies, and its buffer is reused when the array is
+        gone. If the disk is full the array is in (measured) memory; the disk is tried
         again after the next :meth:`plan`.
         """
         if n and not self._is_full:
@@ -264,16 +326,18 @@ class OutOfCoreStore:
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
         )
         window = self._window(order)
+        # All other memory can be measured while no body is in it: bodies come back from the page
+        # cache.
+        self.evict()
         # Decompressed bodies are anonymous memory, but counted as bodies below: those in the pool,
         # and those that were decompressed before their chunks were added to the store.
         decompressed = sum(
             c.nbytes for c in order if c.is_compressed and c.is_loaded and c.out_of_core is None
         )
         others = max(0, self._measure() - self.pool.held_bytes - decompressed)
-        # Per-row arrays are in files, but accessed in every pass.
-        left = self.limit_bytes - others - window - self._row_arrays.held_bytes
-        if left < 0:
-            self._spill.evict()
+        # Per-row arrays are in files, but accessed in every pass; no more than a window at a time.
+        rows = min(self._row_arrays.held_bytes, window)
+        left = self.limit_bytes - others - window - rows
         resident = set()
         for chunk in order:
             nbytes = self._memory_of(chunk) + self._form_bytes.get(chunk.id, 0)
@@ -298,6 +362,7 @@ class OutOfCoreStore:
         )
         # Small decompressed bodies take more memory than their size.
         memory, nbytes = sum(map(self._memory_of, chunks)), sum(c.nbytes for c in chunks)
+        memory += sum(c.stored.nbytes for c in chunks if c.is_compressed)
         return _WINDOW * max(math.ceil(self.batch_bytes * memory / max(1, nbytes)), largest)
 
     def stream_chunks(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
@@ -306,11 +371,20 @@ class OutOfCoreStore:
         for number in self.stages(batches, lambda number: number):
             yield from batches[number]
 
-    def batches(self, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
+    def stream_rows(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+        """Yield chunks in order, for their per-row arrays: these are released behind."""
+        for batch in self.batches(chunks):
+            yield from batch
+            self._row_files.evict()
+
+    def batches(
+        self, chunks: Sequence[Chunk], bytes_max: int | None = None
+    ) -> list[Sequence[Chunk]]:
         """Divide chunks into consecutive batches of at most ``batch_bytes``, or one chunk."""
         cuts, nbytes = [0], 0
+        bytes_max = self.batch_bytes if bytes_max is None else bytes_max
         for number, chunk in enumerate(chunks):
-            if nbytes and nbytes + chunk.nbytes > self.batch_bytes:
+            if nbytes and nbytes + chunk.nbytes > bytes_max:
                 cuts.append(number)
                 nbytes = 0
             nbytes += chunk.nbytes
@@ -395,13 +469,21 @@ class OutOfCoreStore:
                 nbytes += chunk.nbytes
         with self._counting:
             self.streamed_bytes += nbytes
+            self._passed_bytes += nbytes
+            is_due = self._passed_bytes >= self.batch_bytes
+            self._passed_bytes *= not is_due
+        if is_due:
+            self._row_files.evict()
 
     def close(self) -> None:
         """Discard idle buffers; disk space is freed with the last chunk in the spill files.
 
         A running pass may finish: the reader threads end when the store is garbage-collected.
         """
+        if self._closed is not None:
+            self._closed.set()
         self._spill.close()
+        self._row_files.close()
         self._row_arrays.trim(0)
         self.pool.trim(0)
 
@@ -420,6 +502,16 @@ def _fetch(chunk: Chunk, out_of_core: OutOfCoreStore) -> None:
         mapped_memory.evict(chunk.stored)
 
 
+def _watch(store: weakref.ref[OutOfCoreStore], closed: threading.Event) -> None:
+    """Release pages whenever the memory is full, until the store is closed or gone."""
+    while not closed.wait(LOOK_S):
+        present = store()
+        if present is None:
+            return
+        present.relieve()
+        del present
+
+
 def _copied(chunk: Chunk, buffer: memoryview) -> Chunk:
     """Copy a chunk and its state to a buffer in a file; ``copyto`` releases the GIL."""
     np.copyto(np.frombuffer(buffer, np.uint8), np.frombuffer(chunk.body, np.uint8))
@@ -435,26 +527,24 @@ def store_of(chunks: Sequence[Chunk]) -> OutOfCoreStore | None:
     return next((store for store in stores if isinstance(store, OutOfCoreStore)), None)
 
 
-def stream_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+def stream_chunks(chunks: Sequence[Chunk], *, bodies: bool = True) -> Iterator[Chunk]:
     """Yield chunks in order; out-of-core chunks are streamed.
 
-    For loops that access bodies. Loops over ids and sizes need not load them.
+    For loops that access bodies, or per-row arrays alone. Loops over ids and sizes need neither.
     """
     out_of_core = store_of(chunks)
-    return iter(chunks) if out_of_core is None else out_of_core.stream_chunks(chunks)
+    if out_of_core is None:
+        return iter(chunks)
+    return out_of_core.stream_chunks(chunks) if bodies else out_of_core.stream_rows(chunks)
 
 
-def row_array(chunk: Chunk, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return an array of length n_rows, in a file if the chunk is out of core.
+def row_array(chunk: Chunk, dtype: DTypeLike = np.float64, n: int = 1) -> NDArray[Any]:
+    """Return an array of n numbers for each row, in a file if the chunk is out of core.
 
     Its content is undefined.
     """
-    out_of_core = chunk.out_of_core
-    return (
-        np.empty(chunk.n_rows, dtype)
-        if out_of_core is None
-        else out_of_core.row_array(chunk.n_rows, dtype)
-    )
+    out_of_core, length = chunk.out_of_core, n * chunk.n_rows
+    return np.empty(length, dtype) if out_of_core is None else out_of_core.row_array(length, dtype)
 
 
 def kept(chunk: Chunk, values: NDArray[Any]) -> NDArray[Any]:

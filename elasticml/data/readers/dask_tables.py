@@ -77,7 +77,7 @@ class DaskTableSource(DaskSource):
         rows = encoder.rows(table, partition_title(block), "row {}".format, counts)
         chunks, summary = self.cut(rows, block, chunk_bytes, n_members)
         counts |= summary.counts
-        moments = column_moments(encoder, [rows])
+        moments = column_moments(encoder, rows)
         if block:
             return chunks, replace(summary, counts=counts, moments=moments)
         counts |= {note.replace("{", "(").replace("}", ")"): 1 for note in encoder.notes}

@@ -22,10 +22,12 @@ from elasticml.data.chunks.rows import fit_columns
 from elasticml.data.column_survey import (
     ColumnMoments,
     ColumnSurvey,
+    merge_moments,
     moments_of,
     moments_of_values,
 )
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
+from elasticml.data.out_of_core.mapped_memory import process_memory
 from elasticml.data.readers.csv_text import (
     HEAD_LINES,
     CsvFormat,
@@ -135,8 +137,10 @@ def _value(text: str, kind: ColumnType, missing: Collection[str]) -> Any:
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__|__null_dask_index__")
 
 
-#: Most bytes of parsed text that a process keeps between a survey and reading.
+#: Most bytes of parsed text that a process keeps between a survey and reading, and the share of its
+#: memory limit that they may take.
 _KEPT_BYTES_MAX: Final = 2**28
+_KEPT_SHARE: Final = 1 / 16
 
 
 class _SurveyedTables:
@@ -153,10 +157,11 @@ class _SurveyedTables:
     def keep(self, data: str, block: int, tables: list[tuple[Any, Place]]) -> None:
         """Keep a block's tables if there is room for them."""
         nbytes = sum(table.nbytes for table, _ in tables)
+        most = process_memory.share(_KEPT_SHARE, _KEPT_BYTES_MAX)
         with self._lock:
             if data != self._data:
                 self._data, self._nbytes, self._blocks = data, 0, {}
-            if block not in self._blocks and self._nbytes + nbytes <= _KEPT_BYTES_MAX:
+            if block not in self._blocks and self._nbytes + nbytes <= most:
                 self._blocks[block] = tables, nbytes
                 self._nbytes += nbytes
 
@@ -292,12 +297,14 @@ class TableSource:
         name, dtype = self.fingerprint(), self.settings.dtype
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
-        encoded: list[Rows] = []
+        moments: dict[str, ColumnMoments] = {}
         width = 0
         tables = _surveyed.take(self._parsed_name(), block) if self.is_costly else None
         for table, place in tables or self._tables(at, _types_of(encoder), encoder.used):
             rows = encoder.rows(table, at.part.path, place, counts)
-            encoded.append(rows)
+            for column, some in column_moments(encoder, rows).items():
+                before = moments.get(column)
+                moments[column] = some if before is None else merge_moments([before, some])
             if self.settings.n_columns is not None:
                 rows = fit_columns(rows, self.settings.n_columns, counts)
             width = rows.n_columns
@@ -305,7 +312,6 @@ class TableSource:
             chunks += cut(rows, name, block, size, dtype=dtype, first_ordinal=start)
         kind = merge_layout_kinds([chunk.layout.kind for chunk in chunks])
         layout = Layout(kind=kind, dtype=dtype, n_columns=width)
-        moments = column_moments(encoder, encoded)
         if block:
             return chunks, summarise(block, chunks, layout, counts=counts, moments=moments)
         counts |= {note.replace("{", "(").replace("}", ")"): 1 for note in encoder.notes}
@@ -395,9 +401,17 @@ class TableSource:
         path, info = at.part.path, at.part.info
         _check_names(path, _columns_of(self.settings, at.part)[0], names)
         if not isinstance(self.settings, CsvSpec):
+            start = 0
             with _open_parquet(path) as file:
-                table = file.read_row_group(at.index, columns=list(names), use_threads=False)
-            yield table, lambda row: f"row {row} of row group {at.index}"
+                for batch in file.iter_batches(
+                    _BATCH_ROWS, row_groups=[at.index], columns=list(names), use_threads=False
+                ):
+                    place = functools.partial(_row_of_group, at.index, start)
+                    yield pyarrow.Table.from_batches([batch]), place
+                    start += batch.num_rows
+                if not start:
+                    table = file.read_row_group(at.index, columns=list(names))
+                    yield table, functools.partial(_row_of_group, at.index, 0)
             return
         parsed = {name: types.get(name, "number") for name in names}
         # All files are written as the first one.
@@ -440,7 +454,7 @@ def _types_of(encoder: TableEncoder) -> dict[str, ColumnType]:
     return types
 
 
-def column_moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, ColumnMoments]:
+def column_moments(encoder: TableEncoder, rows: Rows) -> dict[str, ColumnMoments]:
     """Return sizes of the columns, and their products with the labels, for warnings."""
     starts = np.cumsum([0, *(column.width for column in encoder.columns)])
     numeric: dict[str, int] = {}
@@ -450,13 +464,9 @@ def column_moments(encoder: TableEncoder, encoded: Sequence[Rows]) -> dict[str, 
             numeric[column.name] = start
         elif column.kind == "category" and column.width <= _VALUES_MAX:
             values[column.name] = slice(start, start + column.width)
-    if not encoded or not 0 < len(numeric) + len(values) <= _MOMENTS_MAX:
+    if not 0 < len(numeric) + len(values) <= _MOMENTS_MAX:
         return {}
-    y = np.concatenate([rows.labels for rows in encoded])
-    # Whether rows are sparse depends on the encoding alone, so all of them are.
-    stack = scipy.sparse.vstack if encoded[0].dense is None else np.concatenate
-    parts = [matrix_of(rows) for rows in encoded]
-    X: Any = parts[0] if len(parts) == 1 else stack(parts)
+    X, y = matrix_of(rows), rows.labels
     X = X.tocsc() if scipy.sparse.issparse(X) else X
     some = X[:, list(numeric.values())].toarray() if scipy.sparse.issparse(X) else X
     # One transposition reads each cache line once, not once per column.
@@ -520,6 +530,10 @@ def _feature_tables(
         for text in csv_texts(path, block.index, info, format):
             named = replace(text, names=names)
             yield parse_csv(named, {name: kinds[name] for name in used}), named.place
+
+
+def _row_of_group(group: int, start: int, row: int) -> str:
+    return f"row {start + row} of row group {group}"
 
 
 def _row_from(start: int, row: int) -> str:

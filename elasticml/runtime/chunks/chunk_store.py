@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import mmap
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,12 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.body import aligned_buffer
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary
-from elasticml.data.out_of_core.mapped_memory import FileSlab, disk_room, padded_sum
+from elasticml.data.out_of_core.mapped_memory import (
+    FileSlab,
+    disk_room,
+    padded_sum,
+    return_free_memory,
+)
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.data.source import Source, read_block, read_chunks
 from elasticml.data.storage.filesystem import reason_of
@@ -25,6 +31,8 @@ from elasticml.user_cache import CacheSetting
 
 #: Smaller transfers gain nothing from large pages.
 SLAB_BYTES_MIN: Final = 4 * 2**20
+#: Chunks of at most 1 MiB that leave the memory together.
+_PIECE_CHUNKS: Final = 16
 
 _HAS_LARGE_PAGES: Final = hasattr(mmap, "MADV_HUGEPAGE") and hasattr(mmap, "MADV_DONTNEED")
 
@@ -87,7 +95,9 @@ class ChunkStore:
     out_of_core : OutOfCoreStore, optional
         Stores all bodies on disk once they do not fit into memory; without it that is an error.
     forms : int
-        Number of forms of each body on disk, such as the body and a scaled copy.
+        Number of forms of each body, such as the body and a scaled copy.
+    row_bytes : int
+        Bytes that the solver keeps of each row besides.
     """
 
     def __init__(
@@ -95,11 +105,14 @@ class ChunkStore:
         limit_bytes: int | None = None,
         out_of_core: OutOfCoreStore | None = None,
         forms: int = 1,
+        row_bytes: int = 0,
     ) -> None:
         self.chunks: dict[ChunkId, Chunk] = {}
         self.limit_bytes = limit_bytes
         self.out_of_core = out_of_core
         self._forms = forms
+        self._row_bytes = row_bytes
+        self._held_rows = 0
         #: Bytes of all bodies in the store.
         self.held_bytes = 0
         #: The bodies did not fit into memory: new ones go to disk.
@@ -140,7 +153,7 @@ class ChunkStore:
     def _fits(self, chunks: Iterable[Chunk]) -> bool:
         """Whether the chunks fit into memory now."""
         with self._counting:
-            return not self._is_too_much(self.held_bytes + _bytes_of(self._new(chunks)))
+            return not self._is_too_much(self._new(chunks).values())
 
     async def take(self, chunks: Sequence[Chunk]) -> None:
         """Add chunks as :meth:`put` does, in a thread if that takes time.
@@ -163,30 +176,38 @@ class ChunkStore:
         """Whether adding the chunks takes time: copies to disk, or bodies that are not loaded."""
         with self._counting:
             new = self._new(chunks)
-            if self.out_of_core is None or not self._is_too_much(self.held_bytes + _bytes_of(new)):
+            if self.out_of_core is None or not self._is_too_much(new.values()):
                 return not all(chunk.is_loaded for chunk in new.values())
             return any(self.out_of_core.copies(c) for c in [*new.values(), *self._moved().values()])
 
     def _put(self, chunks: Iterable[Chunk]) -> None:
         with self._counting:
             new = self._new(chunks)
-            nbytes = _bytes_of(new)
+            nbytes, is_too_much = _bytes_of(new.values()), self._is_too_much(new.values())
             # Reserve the room before the lock is released.
             self.held_bytes = held = self.held_bytes + nbytes
-            if not new or not self._is_too_much(held):
-                self.chunks.update(new)
+            if not new or not is_too_much:
+                self._add(new.values())
                 return
-            moved = self._moved()
+            moved = list(self._moved().values())
         try:
-            stored = self._store_on_disk([*moved.values(), *new.values()], held)
+            # In pieces, each of which leaves the memory before the next one is copied.
+            while moved:
+                self._move([moved.pop() for _ in range(min(_PIECE_CHUNKS, len(moved)))], held)
+                return_free_memory()
+            stored = self._store_on_disk(list(new.values()), held)
         except BaseException:
             with self._counting:
                 self.held_bytes -= nbytes
             raise
         with self._counting:
             self.is_out_of_core = True
-            for chunk in stored:
-                self._replace(chunk, moved.get(chunk.id))
+            self._add(stored)
+        return_free_memory()
+
+    def _add(self, chunks: Collection[Chunk]) -> None:
+        self.chunks.update({chunk.id: chunk for chunk in chunks})
+        self._held_rows += sum(chunk.n_rows for chunk in chunks)
 
     def _new(self, chunks: Iterable[Chunk]) -> dict[ChunkId, Chunk]:
         return {chunk.id: chunk for chunk in chunks if chunk.id not in self.chunks}
@@ -198,13 +219,14 @@ class ChunkStore:
         """
         return {} if self.owned or self.is_out_of_core else dict(self.chunks)
 
-    def _replace(self, chunk: Chunk, former: Chunk | None) -> None:
-        """Replace a chunk by its copy on disk, unless it has been owned or replaced since."""
-        if former is not None:
-            if chunk.id in self.owned or self.chunks.get(chunk.id) is not former:
-                return
-            chunk.state, chunk.state_version = former.state, former.state_version
-        self.chunks[chunk.id] = chunk
+    def _move(self, chunks: Sequence[Chunk], held: int) -> None:
+        """Replace chunks by their copies on disk, unless they were owned or replaced since."""
+        stored = self._store_on_disk(chunks, held)
+        with self._counting:
+            for old, new in zip(chunks, stored, strict=True):
+                if old.id not in self.owned and self.chunks.get(old.id) is old:
+                    new.state, new.state_version = old.state, old.state_version
+                    self.chunks[new.id] = new
 
     def set_state(self, id: ChunkId, state: dict[str, NDArray[Any]], version: int) -> None:
         """Set a chunk's state if the chunk is in the store."""
@@ -220,7 +242,7 @@ class ChunkStore:
     def buffer(self, nbytes: int) -> memoryview:
         """Return a buffer for a body to receive, on disk if it does not fit into memory."""
         with self._counting:
-            is_too_much = self._is_too_much(self.held_bytes + nbytes)
+            is_too_much = self._is_too_much(arriving=nbytes)
         if is_too_much and self.out_of_core is not None:
             buffer = self.out_of_core.buffer(nbytes)
             if buffer is not None:
@@ -244,17 +266,37 @@ class ChunkStore:
         """
         with self._counting:
             held = self.held_bytes + body_bytes
-            if self.out_of_core is None or not self._is_too_much(held):
+            if self.out_of_core is None or not self._is_too_much(arriving=body_bytes):
                 return ReceiveBuffers(sizes)
         try:
             # Allocating a file may block.
-            return await asyncio.to_thread(FileSlab, padded_sum(sizes), self.out_of_core.folder)
+            return await asyncio.to_thread(self.out_of_core.slab, sizes)
         except OSError as error:
             raise self._full(held, error) from None
 
-    def _is_too_much(self, held: int) -> bool:
-        """Whether ``held`` bytes of bodies exceed the memory, or bodies are on disk already."""
-        return self.is_out_of_core or (self.limit_bytes is not None and held > self.limit_bytes)
+    def _is_too_much(self, new: Collection[Chunk] = (), arriving: int = 0) -> bool:
+        """Whether bodies exceed the memory, or are on disk already.
+
+        Parameters
+        ----------
+        new : collection of Chunk
+            Chunks that are in memory, but not in the store.
+        arriving : int
+            Bytes of bodies that are not in memory yet.
+        """
+        nbytes = arriving + _bytes_of(new)
+        if self.is_out_of_core or self.limit_bytes is None:
+            return self.is_out_of_core
+        if self.held_bytes + nbytes > self.limit_bytes:
+            return True
+        if self.out_of_core is None:
+            return False
+        # What the solver will make of these bodies; what it has made of owned ones is there.
+        rows = sum(chunk.n_rows for chunk in new)
+        if not self.owned:
+            rows, nbytes = rows + self._held_rows, nbytes + self.held_bytes
+        growth = arriving + (self._forms - 1) * nbytes + self._row_bytes * rows
+        return growth > self.out_of_core.room_bytes
 
     def _store_on_disk(self, chunks: Sequence[Chunk], held: int) -> list[Chunk]:
         if self.out_of_core is None:
@@ -313,10 +355,14 @@ class ChunkStore:
         cache: CacheSetting = None,
     ) -> tuple[int, int]:
         """Read those of these chunks that are missing; return the bytes read, and those parsed."""
-        missing = [id for id in ids if id not in self.chunks]
-        chunks = read_chunks(source, missing, chunk_bytes, n_members, cache) if missing else []
-        self.put(chunks)
-        return sum(chunk.nbytes for chunk in chunks), parsed_bytes(chunks)
+        missing = sorted(id for id in ids if id not in self.chunks)
+        nbytes = parsed = 0
+        # Block by block: together they may not fit into memory.
+        for _, of_block in itertools.groupby(missing, lambda id: id.block):
+            chunks = read_chunks(source, list(of_block), chunk_bytes, n_members, cache)
+            nbytes, parsed = nbytes + _bytes_of(chunks), parsed + parsed_bytes(chunks)
+            self.put(chunks)
+        return nbytes, parsed
 
     def drop(self, ids: Iterable[ChunkId]) -> None:
         """Remove chunks, body and state; ignore ids that are not in the store."""
@@ -326,7 +372,9 @@ class ChunkStore:
         with self._counting:
             for id in ids:
                 chunk = self.chunks.pop(id, None)
-                self.held_bytes -= 0 if chunk is None else chunk.nbytes
+                if chunk is not None:
+                    self.held_bytes -= chunk.nbytes
+                    self._held_rows -= chunk.n_rows
 
     def own(self, ids: Sequence[ChunkId]) -> list[Chunk]:
         """Return the chunks to compute on, in the order of ids; keep the others as copies."""
@@ -338,7 +386,7 @@ class ChunkStore:
     def close(self) -> None:
         """Remove all chunks, after the job has ended."""
         with self._counting:
-            self.chunks, self.held_bytes = {}, 0
+            self.chunks, self.held_bytes, self._held_rows = {}, 0, 0
         if self.out_of_core is not None:
             self.out_of_core.close()
 
@@ -348,5 +396,5 @@ def parsed_bytes(chunks: Iterable[Chunk]) -> int:
     return sum(chunk.nbytes for chunk in chunks if not chunk.is_mapped)
 
 
-def _bytes_of(chunks: Mapping[ChunkId, Chunk]) -> int:
-    return sum(chunk.nbytes for chunk in chunks.values())
+def _bytes_of(chunks: Iterable[Chunk]) -> int:
+    return sum(chunk.nbytes for chunk in chunks)

@@ -17,7 +17,7 @@ from support.snapml_store import Store
 
 from elasticml.algorithms.cocoa import sdca_kernels
 from elasticml.algorithms.cocoa.permutation import bucket_for
-from elasticml.data.out_of_core.mapped_memory import anonymous_bytes
+from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.readers.convert import convert
 from elasticml.data.readers.converted import read_converted
 from elasticml.data.synthetic.sparse import synthetic
@@ -114,7 +114,7 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
     del inside
     store.close()
     # A limit is the whole process's: its other memory is added to the data's share.
-    limit = int(share * total) + anonymous_bytes()
+    limit = int(share * total) + resident_bytes()
     store, facts = load(source, limit)
     chunks = store.own(store.ids())
     out_of_core = store.out_of_core

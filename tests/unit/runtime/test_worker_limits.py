@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from elasticml.algorithms.registry import forms
-from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.algorithms.registry import memory_use
+from elasticml.data.chunks.chunk import Chunk, dense_chunk
+from elasticml.data.out_of_core import store as out_of_core
+from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime import worker_limits as budgets
+from elasticml.runtime.chunks import chunk_store
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.worker_limits import WorkerLimits
 
@@ -22,18 +27,23 @@ GIB = 2**30
 
 @pytest.fixture(autouse=True)
 def _a_process_of_200_mb_and_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets, "anonymous_bytes", lambda: 200_000_000)
+    monkeypatch.setattr(budgets, "resident_bytes", lambda: 200_000_000)
     for module in ("worker_limits", "chunks.chunk_store"):
         monkeypatch.setattr(f"elasticml.runtime.{module}.disk_room", lambda folder: 10**12)
 
 
-def chunk(k: int):
-    return dense_chunk(ChunkId("s", 0, k), np.arange(100.0), np.full((100, 8), float(k)))
+def chunk(k: int, rows: int = 100, block: int = 0):
+    labels = np.arange(float(rows))
+    return dense_chunk(ChunkId("s", block, k), labels, np.full((rows, 8), float(k)))
+
+
+def forms(section: dict[str, str], format: str) -> int:
+    return int(memory_use(section, {"format": format})["forms"])
 
 
 def test_a_worker_offers_its_share_and_the_job_may_request_less() -> None:
     worker = WorkerLimits.of_worker(4 * GIB, Path("/scratch"))
-    assert (worker.bodies_bytes, worker.process_bytes) == (int(0.6 * 4 * GIB), int(0.8 * 4 * GIB))
+    assert (worker.bodies_bytes, worker.process_bytes) == (int(0.6 * 4 * GIB), int(0.62 * 4 * GIB))
     job = worker.at_most(GIB)
     assert (job.bodies_bytes, job.process_bytes) == (int(0.6 * GIB), GIB)
     small = worker.at_most(GIB // 4)
@@ -51,21 +61,21 @@ def test_scaled_copies_need_the_same_amount_of_memory_and_disk_again(tmp_path: P
     budget = WorkerLimits.of_worker(4 * GIB, tmp_path)
     rooms = []
     for section in ({"name": "cocoa"}, {"name": "cocoa", "scale": "maxabs"}):
-        store = budget.store(forms(section, {"format": "svmlight"}))
+        store = budget.store(forms(section, "svmlight"))
         assert store.room_bytes is not None
         assert store.limit_bytes is not None
         rooms.append((store.limit_bytes, store.room_bytes - store.limit_bytes))
     assert rooms[1] == (rooms[0][0] // 2, rooms[0][1] // 2)
-    assert forms({"name": "cocoa", "scale": "auto"}, {"format": "svmlight"}) == 1
-    assert forms({"name": "cocoa", "scale": "auto"}, {"format": "csv"}) == 2
-    assert forms({"name": "batch_gradient", "scale": "maxabs"}, {}) == 1
-    assert forms({"name": "tests.toy:ALGORITHM"}, {}) == 1
+    assert forms({"name": "cocoa", "scale": "auto"}, "svmlight") == 1
+    assert forms({"name": "cocoa", "scale": "auto"}, "csv") == 2
+    assert forms({"name": "batch_gradient", "scale": "maxabs"}, "csv") == 1
+    assert forms({"name": "tests.toy:ALGORITHM"}, "csv") == 1
     # Without a disk nothing else is refused.
     assert WorkerLimits.of_worker(4 * GIB, None).store(2).limit_bytes == int(0.6 * 4 * GIB)
 
 
 def test_a_process_at_its_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets, "anonymous_bytes", lambda: GIB)
+    monkeypatch.setattr(budgets, "resident_bytes", lambda: GIB)
     store = WorkerLimits.of_worker(4 * GIB, None).at_most(GIB).store()
     with pytest.raises(DataError, match="its process alone takes as much as it may: use more"):
         store.put([chunk(0)])
@@ -92,6 +102,62 @@ def test_a_store_goes_out_of_core_when_memory_is_full(tmp_path: Path) -> None:
     assert store.held_bytes == 4 * first[0].nbytes
     assert store.room_bytes is not None
     assert store.room_bytes > store.held_bytes
+
+
+def test_bodies_leave_the_memory_in_pieces_as_they_go_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, seen = 40, list[int]()
+    copied = out_of_core._copied
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(resident_bytes())
+        return copied(*arguments)
+
+    monkeypatch.setattr(out_of_core, "_copied", watched)
+    store = ChunkStore(n * chunk(0, 40_000).nbytes, OutOfCoreStore(64 * GIB, tmp_path))
+    store.put([chunk(k, 40_000) for k in range(n)])
+    gc.collect()
+    before = resident_bytes()
+    store.put([chunk(n, 40_000)])
+    assert len(seen) == n + 1
+    # Each leaves before the next one is copied: 16 chunks of 3 MB at most are there twice.
+    assert max(seen) - before < 25 * chunk(0, 40_000).nbytes
+    assert seen[-1] < before - n // 2 * chunk(0, 40_000).nbytes
+    assert store.own(store.ids())[3].values[0, 0] == 3.0
+
+
+def test_states_of_rows_and_copies_for_scaling_are_in_the_account(tmp_path: Path) -> None:
+    room = 5 * chunk(0).nbytes
+    went = []
+    for forms_, row_bytes in ((1, 0), (1, 40), (3, 0), (1, 200)):
+        measured = OutOfCoreStore(GIB, tmp_path, lambda: GIB - room)
+        store = ChunkStore(GIB, measured, forms_, row_bytes)
+        store.put([chunk(0), chunk(1)])  # they are in the memory that is measured
+        went.append(store.is_out_of_core)
+    assert went == [False, False, False, True]
+    store = ChunkStore(GIB, OutOfCoreStore(GIB, tmp_path, lambda: GIB - room))
+    assert not asyncio.run(store.slab([5], 4 * chunk(0).nbytes)).maps(memoryview(b"0"))
+    with_disk = asyncio.run(store.slab([5], 6 * chunk(0).nbytes))
+    assert with_disk.maps(with_disk.take(5))
+
+
+def test_blocks_that_are_taken_over_are_read_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[list[ChunkId]]()
+
+    def read(source: Any, ids: list[ChunkId], *settings: Any) -> list[Chunk]:
+        asked.append(list(ids))
+        return [chunk(id.ordinal, block=id.block) for id in ids]
+
+    monkeypatch.setattr(chunk_store, "read_chunks", read)
+    ids = [chunk(k, block=block).id for k in range(2) for block in range(3)]
+    store = ChunkStore(3 * chunk(0).nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
+    assert store.load(object(), ids, None, 1) == (6 * chunk(0).nbytes, 6 * chunk(0).nbytes)
+    assert asked == [[ids[k], ids[k + 3]] for k in range(3)]
+    assert set(store.ids()) == set(ids)
+    assert store.is_out_of_core
 
 
 def test_computed_arrays_stay_where_they_are(tmp_path: Path) -> None:

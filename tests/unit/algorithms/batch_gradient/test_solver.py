@@ -5,6 +5,7 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import scipy.sparse as sp
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId
 from elasticml.protocol.events import ExchangeHeader
@@ -137,6 +139,23 @@ def test_caches_of_chunks_that_left_are_dropped() -> None:
     before = solver.multiplied_rows
     ask(solver, chunks, "gradient", {"w": W}, point=0)
     assert solver.multiplied_rows - before == 60 - 14
+
+
+def test_states_of_chunks_on_disk_are_in_files_and_sums_are_the_same(tmp_path: Path) -> None:
+    results = []
+    here = OutOfCoreStore(2**30, tmp_path, lambda: 0)
+    for is_on_disk in (False, True):
+        solver, chunks = make(X)
+        chunks = here.settle(chunks) if is_on_disk else chunks
+        gradient = ask(solver, chunks, "gradient", {"w": W}, point=0)["gradient"]
+        curvature = ask(solver, chunks, "curvature", {"direction": P}, point=0, direction=1)
+        again = ask(solver, chunks, "curvature", {}, point=0, direction=1)["curvature"]
+        hv = ask(solver, chunks, "product", {"v": P}, point=0)["hv"]
+        results.append([a.tobytes() for a in (gradient, curvature["curvature"], again, hv)])
+    assert results[0] == results[1]
+    for cache in solver._caches.values():
+        arrays = cache.targets, cache.weights, cache.margins, cache.directions, cache.curvatures
+        assert all(here.maps(memoryview(array)) for array in arrays)
 
 
 def test_curvature_is_the_second_difference_of_the_loss() -> None:

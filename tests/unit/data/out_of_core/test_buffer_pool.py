@@ -24,12 +24,12 @@ _PASSES = """
 import json, sys
 from pathlib import Path
 from elasticml.data.storage.block_file import map_block
-from elasticml.data.out_of_core.mapped_memory import anonymous_bytes
+from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.out_of_core.store import OutOfCoreStore
 path, allowed = Path(sys.argv[1]), int(sys.argv[2])
 chunks, _ = map_block(path)
 chunks[0].load()
-base = anonymous_bytes()
+base = resident_bytes()
 store, peak = OutOfCoreStore(base + allowed, path.parent), 0
 chunks = store.settle(chunks)
 for number in range(3):
@@ -38,7 +38,7 @@ for number in range(3):
     for k, chunk in enumerate(store.stream_chunks(chunks)):
         chunk.values
         if k % 20 == 0:
-            peak = max(peak, anonymous_bytes() - base)
+            peak = max(peak, resident_bytes() - base)
 print(json.dumps([peak, store.pool.held_bytes]))
 """
 
@@ -112,9 +112,9 @@ def test_bodies_decompressed_in_memory_count_once_and_stay(tmp_path: Path) -> No
     inside = 5 * chunks[0].nbytes
     out_of_core = OutOfCoreStore(0, tmp_path, lambda: 1000 + inside + out_of_core.pool.held_bytes)
     out_of_core.settle(chunks[5:])
-    out_of_core.limit_bytes = (
-        1000 + 8 * size + 6 * out_of_core.batch_bytes * size // chunks[0].nbytes + 6
-    )
+    loaded = 8 * size + sum(chunk.stored.nbytes for chunk in chunks)
+    window = out_of_core.batch_bytes * loaded // (8 * chunks[0].nbytes) + 1
+    out_of_core.limit_bytes = 1000 + 8 * size + 6 * window
     plan_residency(chunks)
     assert len(out_of_core.resident) == 8
     list(stream_chunks(chunks))

@@ -33,6 +33,7 @@ from elasticml.data.readers.convert import convert
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore
+from tests.waiting import until
 
 MIB = 2**20
 #: Around an access, the kernel maps up to this much that it has in its cache (fault-around).
@@ -155,6 +156,23 @@ def test_other_memory_evicts_bodies(tmp_path: Path) -> None:
     plan_residency(chunks)
     assert here.resident == frozenset()
     assert resident(chunks[0].body) < EDGES
+
+
+def test_bodies_that_are_accessed_outside_passes_leave_when_the_memory_is_full(
+    tmp_path: Path,
+) -> None:
+    taken = [0]
+    here = OutOfCoreStore(64 * MIB, tmp_path, lambda: taken[0])
+    made = convert(from_arrays(np.ones((40_000, 8)), np.ones(40_000)), tmp_path / "m")
+    chunks = here.settle([*(chunk(k, rows=40_000) for k in range(4)), *made.read(0, None, 1)[0]])
+    states = [row_array(c) for c in chunks]
+    for each, state in zip(chunks, states, strict=True):
+        state[:] = each.values.sum(axis=1)
+    bodies = chunks[0].body, chunks[-1].body, memoryview(states[0])
+    assert all(resident(body) > EDGES for body in bodies)
+    taken[0] = 68 * MIB  # a twentieth more than the limit
+    until(lambda: all(resident(body) < EDGES for body in bodies), "pages released")
+    assert [state[-1] for state in states] == [0.0, 8.0, 16.0, 24.0, *[8.0] * (len(chunks) - 4)]
 
 
 def test_reading_is_at_most_two_batches_ahead_of_work(
