@@ -131,7 +131,7 @@ def watched(cluster: LocalCluster) -> Iterator[dict[int, int]]:
 def run(data: Any, algorithm: str, limit: str, rounds: int) -> tuple[dict[int, int], float, str]:
     """Run one job; return the peaks by process, its seconds, and its end."""
     with (
-        LocalCluster(2, memory_limit=limit, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(2, memory_limit=limit, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster) as client,
         watched(cluster) as peaks,
     ):

@@ -100,7 +100,7 @@ def test_a_worker_that_is_ended_for_memory_twice_fails_the_job_with_what_it_need
     job = em.Job(solver, data, evaluate=False, stop=em.Stop(rounds=1_000_000))
     with (
         StockLocalCluster(
-            1, processes=False, memory_limit="1GiB", dashboard_address=None
+            1, processes=False, memory_limit="1GiB", dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.column_survey import POINTS_MAX, merge_surveys, survey_numbers
 from elasticml.data.dataset_stats import merge_summaries
-from elasticml.data.readers import files
+from elasticml.data.readers import files, tabular
 from elasticml.data.readers.table_encoding import encoder_from_json
 from elasticml.data.readers.tabular import TableSource, read_csv, read_parquet
 from elasticml.data.source import load_all, source_from_spec, survey_all
@@ -157,6 +157,31 @@ def test_a_parquet_file_is_read_by_row_groups(tmp_path: Path) -> None:
     chunks = load_all(source_from_spec(data.spec()))
     want = np.column_stack([columns[name] for name in ("i", "f", "b")]).astype(float)
     np.testing.assert_array_equal(array(chunks), want)
+
+
+def test_a_row_group_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its table is never in memory as a whole; rows, sums and places in messages are the same."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(250, 3)), rng.integers(0, 2, 250).astype(float)
+    columns = {"y": y, "copy": y, **{f"x{k}": X[:, k] for k in range(3)}}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=120)
+    read = list[tuple[list[Any], Any]]()
+    for batch_rows in (1000, 50):
+        monkeypatch.setattr(tabular, "_BATCH_ROWS", batch_rows)
+        data = read_parquet(str(tmp_path / "a.parquet"), "y")
+        blocks = [data.read(block.index, 10_000_000, 1) for block in data.blocks()]
+        read.append(
+            ([len(chunks) for chunks, _ in blocks], merge_summaries([s for _, s in blocks]))
+        )
+        np.testing.assert_array_equal(array(load_all(data)), np.c_[y, X])
+    assert [lengths for lengths, _ in read] == [[1, 1, 1], [3, 3, 1]]
+    (_, whole), (_, batched) = read
+    for name, moments in whole.moments.items():
+        np.testing.assert_allclose(batched.moments[name].sums, moments.sums, rtol=1e-12)
+    columns["x1"] = np.where(np.arange(250) == 119 + 71, np.nan, X[:, 1])
+    pq.write_table(pa.table(columns), tmp_path / "b.parquet", row_group_size=120)
+    with pytest.raises(DataError, match="the first in row 70 of row group 1"):
+        load_all(read_parquet(str(tmp_path / "b.parquet"), "y"))
 
 
 def test_parquet_categories_may_be_texts_numbers_or_dictionaries(tmp_path: Path) -> None:
