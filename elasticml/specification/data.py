@@ -248,13 +248,20 @@ class DaskTableSpec(TableSpec):
     joined: tuple[str, ...] = ()
 
 
+#: Numbers of generated rows, and of columns and clusters: the driver lists blocks, members centres.
+DrawnRows = Annotated[int, Field(ge=1, le=10**10)]
+DrawnColumns = Annotated[int, Field(ge=1, le=10**6)]
+#: Most values of all centres.
+CENTRES_MAX = 2**27
+
+
 class SyntheticSpec(DataSpec):
     """Synthetic sparse rows that imitate a data set; members generate them."""
 
     format: ClassVar[str] = "synthetic"
 
     shape: Literal["rcv1", "criteo", "kdda"] = Field(description="data set to imitate")
-    rows: Count = Field(description="number of examples")
+    rows: DrawnRows = Field(description="number of examples")
     #: Another seed gives fresh rows of the same problem.
     seed: Index = 0
     #: Number of columns; by default the original's. Changes the problem.
@@ -270,11 +277,11 @@ class SyntheticClustersSpec(DataSpec):
 
     format: ClassVar[str] = "synthetic_clusters"
 
-    rows: Count = Field(description="number of examples")
+    rows: DrawnRows = Field(description="number of examples")
     #: Number of columns.
-    columns: Count = 10
+    columns: DrawnColumns = 10
     #: Number of clusters.
-    clusters: Count = 10
+    clusters: DrawnColumns = 10
     #: Standard deviation of a coordinate around its centre.
     spread: NumberFrom0 = 0.1
     #: Relative variation of the clusters' deviations around ``spread``.
@@ -290,17 +297,25 @@ class SyntheticClustersSpec(DataSpec):
     #: Required number of columns.
     n_columns: Width = None
 
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.clusters * self.columns > CENTRES_MAX:
+            raise ValueError(
+                f"clusters: got {self.clusters} of {self.columns} columns, wanted at most "
+                f"{CENTRES_MAX // self.columns}"
+            )
+
 
 class SyntheticSpliceSpec(DataSpec):
     """Synthetic splice sites: sequences of letters; members generate them."""
 
     format: ClassVar[str] = "synthetic_splice"
 
-    rows: Count = Field(description="number of examples")
+    rows: DrawnRows = Field(description="number of examples")
     #: Another seed gives fresh rows of the same problem.
     seed: Index = 0
     #: Letters in a row.
-    length: Annotated[int, Field(ge=8)] = 141
+    length: Annotated[int, Field(ge=8, le=2**16)] = 141
     #: Probability that a row is a true site.
     positive_share: Annotated[float, Field(gt=0, lt=1), KEEP_INT] = 0.03
     #: Shortest and longest n-gram, 1 to 4.

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from elasticml.ids import parse_size
 from elasticml.specification.algorithms import Absent, AnyAlgorithm, ends_itself
-from elasticml.specification.settings_model import Count, Index, SettingsModel
+from elasticml.specification.settings_model import Count, Index, SettingsModel, Threads, Workers
 
 #: Least memory of a worker process; none can work with less.
 CONTAINER_BYTES_MIN = 2**26
@@ -37,7 +37,7 @@ class JobOptions(SettingsModel):
     #: Initial placement of chunks on members.
     placement: Placement = "auto"
     #: Compute threads of a member; by default those of its worker.
-    threads: Count | None = None
+    threads: Threads | None = None
 
     @classmethod
     def path_in_messages(cls) -> str:
@@ -167,11 +167,11 @@ class Members(SettingsModel):
     """
 
     #: Members before round 0; by default those of the cluster.
-    start: int | None = Field(default=None, ge=1)
+    start: Workers | None = None
     #: With fewer members the job waits.
-    min: int = Field(default=1, ge=1)
+    min: Workers = 1
     #: Most members that policies ask for, and that an adaptive cluster gives the job.
-    max: int | None = Field(default=None, ge=1)
+    max: Workers | None = None
 
     def check(self) -> None:
         """Check constraints between fields."""
@@ -251,13 +251,13 @@ class LocalWorkers(SettingsModel):
 
     kind: Literal["local"] = "local"
     #: Worker processes.
-    workers: int = Field(default=4, ge=1)
+    workers: Workers = 4
     #: Compute threads of a worker.
-    threads: int = Field(default=1, ge=1)
+    threads: Threads = 1
     #: Memory of a worker, such as 2 GiB; "auto" divides the machine's memory.
     memory: str | int = "auto"
     #: The most workers that policies may request; by default ``workers``.
-    workers_max: int | None = Field(default=None, ge=1)
+    workers_max: Workers | None = None
     #: Factor by which a worker's computations are slowed down, by its index from 0; for studies.
     slowdown: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1)]] = Field(
         default_factory=dict
@@ -322,9 +322,9 @@ class ClusterFactory(SettingsModel):
     #: Its keyword arguments.
     arguments: dict[str, Any] = Field(default_factory=dict)
     #: Workers to start.
-    workers: int = Field(default=4, ge=1)
+    workers: Workers = 4
     #: The most workers that policies may request; by default ``workers``.
-    workers_max: int | None = Field(default=None, ge=1)
+    workers_max: Workers | None = None
 
     def check(self) -> None:
         """Check constraints between fields."""
@@ -364,11 +364,11 @@ class YarnContainers(SettingsModel):
 
     kind: Literal["yarn"] = "yarn"
     #: Worker containers to request.
-    workers: Count = 4
+    workers: Workers = 4
     #: Start with this many if no more are granted for a while; by default ``workers``.
-    workers_min: Count | None = None
+    workers_min: Workers | None = None
     #: The most containers that policies may request; by default ``workers``.
-    workers_max: Count | None = None
+    workers_max: Workers | None = None
     #: Queue of the application.
     queue: str | None = None
     #: Memory of a worker's container, such as 4 GiB.
@@ -376,7 +376,7 @@ class YarnContainers(SettingsModel):
     #: Virtual cores of a worker's container.
     vcores: Count | None = None
     #: Compute threads of a member; by default its vcores.
-    threads: Count | None = None
+    threads: Threads | None = None
     #: ``venv://``, ``conda://``, ``python://`` with a path on every node, or an archive.
     environment: str | None = None
     #: Pack the submitting environment and upload it, unless it was uploaded before.

@@ -45,6 +45,14 @@ from elasticml.errors import ConfigError, shown
 
 #: Longer words are not compared with valid ones.
 WORD_CHARACTERS_MAX = 100
+#: Largest whole number of a setting.
+INT_MAX = 2**63 - 1
+#: Most workers of a cluster, and most members of a job.
+WORKERS_MAX = 65_536
+#: A number of workers or members.
+Workers = Annotated[int, Field(ge=1, le=WORKERS_MAX)]
+#: A number of compute threads.
+Threads = Annotated[int, Field(ge=1, le=4096)]
 #: A positive integer.
 Count = Annotated[int, Field(ge=1)]
 AtLeast2 = Annotated[int, Field(ge=2)]
@@ -99,7 +107,7 @@ class Explained:
             raise _explained(error, cls, path) from None
         # pydantic passes the arguments of a dataclass as a record with ``kwargs``.
         raw = getattr(value, "kwargs", value)
-        _check_switches(raw, made, path)
+        _check_numbers(raw, made, path)
         try:
             made.check()
         except ValueError as error:
@@ -156,13 +164,20 @@ def settings_dataclass(
     return cast(Callable[[K], K], made)
 
 
-def _check_switches(raw: object, made: Any, path: str) -> None:
-    """Reject ``true`` and ``false`` for numbers; pydantic would read them as 1 and 0."""
+def _check_numbers(raw: object, made: Any, path: str) -> None:
+    """Reject ``true`` and ``false`` for numbers, which pydantic would read as 1 and 0.
+
+    Whole numbers have 64 bits: compiled code takes no more.
+    """
     if not isinstance(raw, Mapping):
         return
     for key, name in names_by_key(type(made)).items():
-        if isinstance(raw.get(key), bool) and type(getattr(made, name)) in (int, float):
+        value = getattr(made, name) if key in raw else None
+        if isinstance(raw.get(key), bool) and type(value) in (int, float):
             raise ConfigError(f"{join(path, key)}: got {raw[key]}, wanted a number", path=path)
+        if type(value) is int and abs(value) > INT_MAX:
+            got = f"{join(path, key)}: got {shown(value)}"
+            raise ConfigError(f"{got}, wanted at most {INT_MAX}", path=path)
 
 
 S = TypeVar("S", bound=Explained)
@@ -345,6 +360,8 @@ def _wanted(detail: Mapping[str, Any]) -> str:
             return f", wanted less than {context['lt']:g}"
         case "int_parsing" | "int_type" | "int_from_float":
             return ", wanted a whole number"
+        case "int_parsing_size":
+            return f", wanted at most {INT_MAX}"
         case "float_parsing" | "float_type" | "finite_number":
             return ", wanted a finite number"
         case "bool_parsing" | "bool_type":

@@ -56,6 +56,8 @@ def load_object(path: str) -> Any:
     """
     if _BY_VALUE.fullmatch(path) is None:
         module, _, attribute = path.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+            raise ImportError("wanted module:name")
         return getattr(importlib.import_module(module), attribute)
     if path not in _objects and path in _pickled:
         try:

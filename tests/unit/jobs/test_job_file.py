@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
+from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError
 from elasticml.job import Job
 from elasticml.jobs.job_file import SECTIONS, apply_override, read_job_file
@@ -28,6 +29,7 @@ members: {start: 14, min: 2}
 evaluate: {every: 10}
 threads: 1
 """
+CLUSTERS = {"format": "synthetic_clusters", "rows": 9}
 SMALL = {
     "data": {"format": "synthetic_splice", "rows": 100},
     "algorithm": {"name": "batch_gradient"},
@@ -255,10 +257,38 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         ({"faults": [{"round": 1, "return": 1}]}, "faults: round 1: return: 1, but 0 of 4"),
         ({"stop": {"rouns": 3}}, "stop.rouns is not a setting; did you mean 'rounds'?"),
         ({"evaluate": {"every": 0}}, "evaluate.every: got 0, wanted at least 1"),
+        # Each took memory or time without end, or ended in an internal error.
+        ({"cluster": {"workers": 10**9}}, "cluster.workers: got 1000000000, wanted at most 65536"),
+        ({"cluster": {"threads": 10**9}}, "cluster.threads: got 1000000000, wanted at most 4096"),
+        ({"members": {"start": 1e20}}, "members.start: got 1e+20, wanted at most 92233720368"),
+        (
+            {"data": {"format": "synthetic_splice", "rows": 10**18}},
+            "data.rows: got 1000000000000000000, wanted at most 1e+10",
+        ),
+        (
+            {"data": {"format": "synthetic_clusters", "rows": 9, "columns": 10**12}},
+            "data.columns: got 1000000000000, wanted at most 1e+06",
+        ),
+        (
+            {"data": {**CLUSTERS, "columns": 10**5, "clusters": 10**5}},
+            "data.clusters: got 100000 of 100000 columns, wanted at most 1342",
+        ),
+        ({"seed": 10**20}, "seed: got 100000000000000000000, wanted at most 9223372036854775807"),
+        ({"data": {**CLUSTERS, "seed": 10**20}}, "data.seed: got 100000000000000000000, wanted"),
+        ({"stop": {"rounds": 10**19}}, "stop.rounds: got 10000000000000000000, wanted at most 92"),
+        ({"policies": ["..:x"]}, "policies[0]: policy '..:x' cannot be imported: wanted module:"),
     ],
 )
 def test_errors_are_one_line(tmp_path, changes, text):
     assert message(tmp_path, {**SMALL, **changes}).startswith(text)
+
+
+@pytest.mark.parametrize("name", ["..:x", ":x", "a..b:x", "json:", "json:x y"])
+def test_an_import_path_that_is_none_is_one_line(name):
+    with pytest.raises(
+        ConfigError, match=r"algorithm.name is .*cannot be imported \(wanted module"
+    ):
+        algorithm(name)
 
 
 def test_faults_need_workers_of_our_own(tmp_path):
