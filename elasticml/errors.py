@@ -228,7 +228,11 @@ def place_of(error: BaseException) -> str:
 
     The last frame of users' code counts: neither of this package nor of an installed one.
     """
-    frames = traceback.extract_tb(error.__traceback__)
+    return users_place(traceback.extract_tb(error.__traceback__))
+
+
+def users_place(frames: traceback.StackSummary) -> str:
+    """Return the last of these frames that is of users' code, as :func:`place_of` does."""
     if not frames:
         return ""
     libraries = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib")))

@@ -48,6 +48,10 @@ class InlineRunner:
         """Call the function."""
         return contained(function, *args)
 
+    def place(self) -> str:
+        """Return where the running call is."""
+        return ""
+
     def close(self) -> None:
         """Do nothing."""
 

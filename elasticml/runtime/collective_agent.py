@@ -81,6 +81,8 @@ class CollectiveAgent:
     ) -> None:
         self.me = machine.me
         self.machine = machine
+        #: The solver computes now, in the worker's compute thread.
+        self.is_computing = False
         #: Number of computations, for tests of repeated work.
         self.computations = 0
         #: The last exchange that was computed.
@@ -355,7 +357,11 @@ class CollectiveAgent:
         began_s, began_cpu_s = self._context.clock(), time.thread_time()
         assert self.solver is not None
         plan_residency(self.chunks)
-        arrays = self.solver.compute(work, self.chunks, self._context.parallel)
+        self.is_computing = True
+        try:
+            arrays = self.solver.compute(work, self.chunks, self._context.parallel)
+        finally:
+            self.is_computing = False
         pack(arrays, work.returns, total)
         self._context.slowness.add(time.thread_time() - began_cpu_s, self._context.parallel)
         self.computations += 1

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, InvalidStateError, ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial, shares
-from elasticml.errors import ControlFlowError
+from elasticml.errors import ControlFlowError, users_place
 from elasticml.runtime.numa import node_cores, numa_nodes, pin_thread, spanned
 
 #: Interpreter's thread switch interval in processes with members: a busy Python thread delays a
@@ -39,6 +42,10 @@ class Runner(Protocol):
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function and return its result; exceptions propagate."""
+        ...
+
+    def place(self) -> str:
+        """Return where the running call is, such as ``huber.py:42 in compute``; "" if unknown."""
         ...
 
     def close(self) -> None:
@@ -70,7 +77,10 @@ class ThreadRunner:
     """Runs calls in its own threads, one by default, and leaves the event loop free."""
 
     def __init__(self, name: str, n_threads: int = 1) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix=name)
+        self._idents: list[int] = []
+        self._executor = ThreadPoolExecutor(
+            n_threads, name, initializer=lambda: self._idents.append(threading.get_ident())
+        )
         self._is_closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -79,6 +89,11 @@ class ThreadRunner:
             raise asyncio.CancelledError
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, contained, function, *args)
+
+    def place(self) -> str:
+        """Return where the call of the first thread is."""
+        frame = sys._current_frames().get(self._idents[0]) if self._idents else None
+        return "" if frame is None else users_place(traceback.extract_stack(frame))
 
     def close(self) -> None:
         """End the threads after their current calls; cancel queued calls."""
@@ -188,6 +203,10 @@ class BriefRunner:
             return function(*args)
         finally:
             counted.count(self._clock() - began_s, self._wall() - began_wall_s)
+
+    def place(self) -> str:
+        """Return where the call in the thread is."""
+        return self._thread.place()
 
     def close(self) -> None:
         """End the thread after its current call; cancel queued calls."""

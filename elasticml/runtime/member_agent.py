@@ -171,6 +171,11 @@ class MemberAgent:
             vars(self.collective).clear()
         vars(self).clear()
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether the worker's compute thread is in a computation of this member."""
+        return self.collective is not None and self.collective.is_computing
+
     def settle(self) -> None:
         """Wait in a thread until this member, which is closed, no longer uses its chunks."""
         if self._async is not None:

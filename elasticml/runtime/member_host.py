@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from hmac import compare_digest
+from typing import Final
 
 from elasticml.collective.emulated_network import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
@@ -18,6 +19,11 @@ from elasticml.runtime.worker_limits import WorkerLimits
 from elasticml.specification.user_objects import receive_objects
 
 logger = logging.getLogger(__name__)
+
+#: Seconds after a job's end after which a computation that still runs is stuck.
+STUCK_S: Final = 10.0
+#: Seconds in which a notice reaches the drivers before their links are closed.
+TOLD_S: Final = 1.0
 
 
 class MemberHost:
@@ -44,6 +50,8 @@ class MemberHost:
         self._announce = announce
         self._limits = limits or WorkerLimits()
         self._stores: dict[str, ChunkStore] = {}
+        #: Where the compute thread, which all jobs share, is stuck in a job that has ended.
+        self.stuck = ""
         #: This worker is about to stop: it is not offered again.
         self.closing = False
         context.transport.listen(self.on_link)
@@ -105,24 +113,50 @@ class MemberHost:
         context = replace(base, transport=transport)
         agent = MemberAgent(_limited(link, context), store, context, slot, computed)
         self.agents[job] = agent
+        if self.stuck:
+            agent.notice(0.0, self.stuck)
         await agent.run()
         if self.agents.get(job) is not agent or self.closing:
             return
         if agent.is_dismissed:
-            del self.agents[job]
-            self._forget(job)
-            await self._context.compute.run(agent.settle)
-            agent.dismantle()
+            await self._drop(job)
             return
         # Fenced, or the link broke: offer the worker again, with the chunks that it still has.
         logger.info("member %s of job %s ended early; announcing again", agent.me, job)
         running = await self._announce()
         for ended in self._stores.keys() - set(running):
-            former = self.agents.pop(ended, None)
-            self._forget(ended)
-            if former is not None:
-                await self._context.compute.run(former.settle)
-                former.dismantle()
+            await self._drop(ended)
+
+    async def _drop(self, job: str) -> None:
+        """Drop what is left of a job that has ended, as soon as nothing computes on it.
+
+        A computation that does not end would hold up the members of all later jobs: they leave
+        while it lasts.
+        """
+        agent, context = self.agents.pop(job, None), self._context
+        self._forget(job)
+        if agent is None:
+            return
+        settled = asyncio.ensure_future(context.compute.run(agent.settle))
+        late = asyncio.ensure_future(context.pause(STUCK_S))
+        await asyncio.wait([settled, late], return_when=asyncio.FIRST_COMPLETED)
+        late.cancel()
+        if not settled.done() and agent.is_computing:
+            place = context.compute.place() or "an unknown function"
+            address = context.transport.address
+            self.stuck = f"worker {address} is stuck in {place} for job {job}, which has ended"
+            logger.warning("%s; restart it", self.stuck)
+            others = list(self.agents.values())
+            for other in others:
+                other.notice(0.0, self.stuck)
+            await context.pause(TOLD_S)
+            for other in others:
+                other.close()  # an exchange would wait for its partial
+            await asyncio.wait([settled])
+            self.stuck = ""
+            await self._announce()
+        await settled
+        agent.dismantle()
 
     def _forget(self, job: str) -> None:
         """Release a job's chunks, in memory and on disk."""

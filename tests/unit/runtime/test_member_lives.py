@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from elasticml.runtime.member_agent import MemberAgent
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.worker_context import WorkerContext
 from tests.in_memory_network import FaultyNetwork
-from tests.memory_world import InlineRunner, World, toy_record
+from tests.memory_world import InlineRunner, World, toy_record, toy_source
 from tests.toy import ToySolver
 
 pytestmark = pytest.mark.asyncio
@@ -195,3 +196,45 @@ async def test_members_compute_with_the_job_s_threads_if_it_sets_them(monkeypatc
     assert (await threads_reported(threads=3), results) == ({3}, {3})
     results.clear()
     assert (await threads_reported(), results) == ({1}, {1})
+
+
+async def test_a_worker_that_a_job_leaves_stuck_gives_notice_to_later_jobs_until_it_is_free():
+    class StuckRunner(GatedRunner):
+        def place(self) -> str:
+            return "loop.py:3 in compute"
+
+    async def no_time(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    announced = asyncio.Event()
+
+    async def announce() -> list[str]:
+        announced.set()
+        return []
+
+    network, compute = FaultyNetwork(0), StuckRunner()
+    host = MemberHost(replace(environment(network, compute=compute), pause=no_time), announce)
+    links = {}
+    for job in ("first", "second"):
+        hello = {"job": job, "kind": "driver"}
+        link = links[job] = await network.endpoint("driver").connect("w", hello)
+        await receive_kind(link, "Arrive")
+        record = {"algorithm": {"name": "tests.toy:ALGORITHM"}}
+        welcome = cmd.Welcome(cause="t", member=ME, arrival=1)
+        await tell(link, welcome, record=record, spec=toy_source(10).spec(), n_members=1)
+        if job == "first":
+            while host.agents[job].collective is None:
+                await asyncio.sleep(0)
+            host.agents[job].collective.is_computing = True
+            await tell(link, cmd.Dismiss(member=ME, reason=cmd.JOB_ENDED, is_final=True))
+            await compute.reached.wait()
+            while not host.stuck:
+                await asyncio.sleep(0)
+    noticed = await receive_kind(links["second"], "Noticed")
+    wanted = "worker w is stuck in loop.py:3 in compute for job first, which has ended"
+    assert noticed["reason"] == wanted
+    assert not announced.is_set()
+    compute.released.set()
+    await asyncio.wait_for(announced.wait(), 60)
+    assert host.stuck == ""
+    host.close()
