@@ -265,9 +265,17 @@ def fault_of(error: BaseException, who: str, **fields: Any) -> JobFailedError:
         place, lines = place_of(error), "".join(traceback.format_exception(error))
     except MemoryError:  # a report without them is better than none
         place = lines = ""
-    return JobFailedError(
-        f"{text} ({place})" if place else text, traceback=lines[-TRACEBACK_MAX:], **fields
-    )
+    fields = {"traceback": lines[-TRACEBACK_MAX:], "host_fault": host_fault(error), **fields}
+    return JobFailedError(f"{text} ({place})" if place else text, **fields)
+
+
+def host_fault(error: BaseException) -> str | None:
+    """Return the kind of an error that may be the fault of one host, such as "OSError", or None.
+
+    Its disk or its memory may be full, its mount missing.
+    """
+    kinds = (OSError, MemoryError)
+    return next((kind.__name__ for kind in kinds if isinstance(error, kind)), None)
 
 
 def error_to_dict(error: ElasticmlError) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Driver:
             ev.ExchangeRequested: self._requested,
             ev.RoundFinished: self._round_finished,
             ev.TrainerFinished: self._trainer_finished,
-            ev.Failed: lambda e, now: self._end("failed", e.reason),
+            ev.Failed: self._failed,
             ev.CancelRequested: lambda e, now: self._end("cancelled", "cancelled"),
             ev.FaultPerformed: self._fault_performed,
             ev.MembersRefused: self._refused,
@@ -397,7 +397,9 @@ class Driver:
             self.exchanges.disturbed()
         commands += parted
         for member in unreachable:
-            commands += self.membership_changes.fence(member, "unreachable", now_s, is_final=True)
+            commands += self.membership_changes.fence(
+                member, "unreachable", now_s, kind="unreachable"
+            )
         commands += self.membership_changes.gathered(now_s) + self.placement.ticked(now_s)
         self.membership_changes.lapsed(now_s)
         commands += self.membership_changes.preemption.ticked(now_s)
@@ -453,6 +455,20 @@ class Driver:
         self.exchanges.status_reported(event)
         self.liveness_probe.heard(event.member)
         self.link_monitor.heard(event.member)
+
+    def _failed(self, event: ev.Failed, now_s: float) -> list[Command]:
+        """End the job, or exclude a member whose host alone may be at fault.
+
+        The same fault on a second member is not that of a host.
+        """
+        members, kind = self.state.membership.members, event.host_fault
+        if kind is None or event.member is None:
+            return self._end("failed", event.reason)
+        if event.member not in members:
+            return []
+        if len(members) == 1 or kind in self.state.excluded.values():
+            return self._end("failed", event.reason)
+        return self.membership_changes.fence(event.member, event.reason, now_s, kind=kind)
 
     def _end(
         self,

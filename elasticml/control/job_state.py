@@ -52,7 +52,7 @@ class JobState:
     moved: Mask | None = None
     #: Members between which a link stayed down, both ways: they are not adjacent in the tree.
     cut: dict[MemberId, set[MemberId]] = field(default_factory=dict)
-    #: Addresses of workers that the job takes no more, and why.
+    #: Addresses of workers that the job takes no more, and the kind of their fault.
     excluded: dict[str, str] = field(default_factory=dict)
     #: Membership or ownership has changed since the tree was laid out.
     stale_layout: bool = True

@@ -209,10 +209,10 @@ class MembershipChanges:
         return commands + self.chunk_copies.pump()
 
     def fence(
-        self, member: MemberId, reason: str, now_s: float, *, is_final: bool = False
+        self, member: MemberId, reason: str, now_s: float, *, kind: str | None = None
     ) -> list[Command]:
-        """Fence a member; its process may rejoin with its chunks, unless it is excluded."""
-        if is_final:
-            self.state.excluded[self.state.membership.members[member].address] = reason
-        dismiss = Dismiss(cause=reason, member=member, reason=reason, is_final=is_final)
+        """Fence a member; its process may rejoin with its chunks, unless a fault excludes it."""
+        if kind is not None:
+            self.state.excluded[self.state.membership.members[member].address] = kind
+        dismiss = Dismiss(cause=reason, member=member, reason=reason, is_final=kind is not None)
         return [dismiss, *self.lost(member, reason, now_s)]

@@ -341,6 +341,8 @@ class Failed(Event):
 
     reason: str
     member: MemberId | None = None
+    #: Kind of an error that may be the fault of the member's host alone.
+    host_fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

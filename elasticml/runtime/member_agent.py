@@ -216,13 +216,14 @@ class MemberAgent:
             self._tell_driver(event)
 
     def _fail(self, error: BaseException) -> None:
-        """Report an error that ends the job."""
+        """Report an error: it ends the job, or this member if its host may be at fault."""
         if not isinstance(error, ElasticmlError):
             logger.error("member %s of job %s failed", self.me, self.job, exc_info=error)
             error = fault_of(error, f"member {self.me}", member=str(self.me))
         error = located(error, "a worker")
-        body = error_to_dict(error)
-        self._tell_driver(ev.Failed(reason=error.message, member=self.me), error=body)
+        fault = error.fields.get("host_fault")
+        failed = ev.Failed(reason=error.message, member=self.me, host_fault=fault)
+        self._tell_driver(failed, error=error_to_dict(error))
 
     # --- the driver's frames -------------------------------------------------------------
 

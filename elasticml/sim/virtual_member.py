@@ -103,10 +103,15 @@ class VirtualMember:
         self._driver.send(event, CONTROL_BYTES)
 
     def fail(self, error: Exception) -> None:
-        """Report an error that is not a cluster fault: the job ends with it."""
+        """Report an error: it ends the job, or this member if its host may be at fault."""
         assert isinstance(error, ElasticmlError)
         self.environment.session.fail(error)
-        failed = ev.Failed(cause=f"member {self.me}", reason=error.message, member=self.me)
+        failed = ev.Failed(
+            cause=f"member {self.me}",
+            reason=error.message,
+            member=self.me,
+            host_fault=error.fields.get("host_fault"),
+        )
         self._driver.send(failed, CONTROL_BYTES)
 
     def _fail(self, command: fx.Fail) -> None:

@@ -170,6 +170,8 @@ class JobDriver(ABC):
             else:
                 assert isinstance(command, cmd.Order), f"no shell performs {command}"
                 self.order(command)
+        if isinstance(event, ev.Failed) and self.machine.state.stage != "ended":
+            desk.error = None  # of a member that was excluded
 
     def commands_after(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
         """Return what the machine commands; after an error of its own, the job's orderly end."""

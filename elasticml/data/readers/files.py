@@ -24,7 +24,7 @@ from elasticml.data.storage.untrusted_files import (
     check_expansion,
     check_regular,
 )
-from elasticml.errors import ConfigError, DataError, ElasticmlError, one_line
+from elasticml.errors import ConfigError, DataError, ElasticmlError, host_fault, one_line
 
 Compression = Literal["gzip", "bzip2", "xz"]
 T = TypeVar("T")
@@ -169,7 +169,10 @@ def _compression(path: str, token: str, size: int) -> Compression | None:
 def missing(path: str) -> ConfigError:
     """Return the error for a file that does not exist."""
     return ConfigError(
-        f"data file {path} does not exist; check data.path", path=path, is_missing=True
+        f"data file {path} does not exist; check data.path",
+        path=path,
+        is_missing=True,
+        host_fault=OSError.__name__,
     )
 
 
@@ -184,6 +187,7 @@ def located(error: ElasticmlError, process: str) -> ElasticmlError:
         "workers, such as on a shared file system; or give a URL that they can open, or a Dask "
         "frame (em.from_dask)",
         path=path,
+        host_fault=error.fields["host_fault"],
     )
 
 
@@ -192,6 +196,7 @@ def unusable(path: str, action: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"data file {path} cannot be {action}: {reason_of(error)}; {remedy_of(path, error)}",
         path=path,
+        host_fault=host_fault(error),
     )
 
 

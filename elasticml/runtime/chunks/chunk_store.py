@@ -25,7 +25,7 @@ from elasticml.data.out_of_core.mapped_memory import (
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.data.source import Source, read_block, read_chunks
 from elasticml.data.storage.filesystem import reason_of
-from elasticml.errors import DataError
+from elasticml.errors import DataError, host_fault
 from elasticml.ids import ChunkId
 from elasticml.user_cache import CacheSetting
 
@@ -319,6 +319,7 @@ class ChunkStore:
             "local disk, named in ELASTICML_SPILL",
             held=held,
             limit=self.limit_bytes,
+            host_fault=None if error is None else host_fault(error),
         )
 
     def ids(self) -> list[ChunkId]:

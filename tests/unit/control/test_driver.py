@@ -247,7 +247,7 @@ def test_an_excluded_member_is_not_told_to_return():
     until(made, lambda: made.driver.state.last_exchange == 2)
     name = sorted(made.workers)[0]
     for command in made.driver.membership_changes.fence(
-        made.life(name).me, "unreachable", 1.0, is_final=True
+        made.life(name).me, "unreachable", 1.0, kind="unreachable"
     ):
         made._perform(command)
     made.run(lambda k: k)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 
+from elasticml.data.readers.files import missing
+from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.executors import BriefRunner, Repeated, ThreadRunner
 from tests.memory_world import World, toy_record
 from tests.toy import ALGORITHM, ToySolver, toy_trainer
@@ -130,3 +133,89 @@ async def test_what_a_runners_call_raises_reaches_its_caller(
     assert FAULTS[fault] in (raised.value, raised.value.__cause__)
     assert await asyncio.wait_for(runner.run(int), 60) == 0
     runner.close()
+
+
+class FaultyHostSolver(ToySolver):
+    #: The faults that are raised in the next computations, each on a member of its own.
+    faults: ClassVar[list[BaseException]] = []
+
+    def compute(self, work: Any, *args: Any) -> Any:
+        if self.faults and not hasattr(self, "is_ill"):
+            self.is_ill = True
+            raise self.faults.pop()
+        return super().compute(work, *args)
+
+
+FAULTY_HOST = replace(ALGORITHM, name="faulty-host", solver=FaultyHostSolver)
+
+
+async def faulty(faults: list[BaseException], n: int) -> World:
+    algorithm = {"name": f"{__name__}:FAULTY_HOST"}
+    world = World(toy_record(algorithm=algorithm, absent="ignore", members={"start": n}))
+    FaultyHostSolver.faults = list(faults)
+    for _ in range(n):
+        await world.add()
+    await world.run()
+    return world
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [OSError(5, "Input/output error")],
+        [PermissionError(13, "Permission denied")],
+        [MemoryError("no room")],
+        [OSError(5, "Input/output error"), MemoryError("no room")],
+    ],
+)
+async def test_a_fault_of_one_host_excludes_its_member_for_good(faults: list[BaseException]):
+    world = await faulty(faults, 6)
+    assert (world.shell.state, world.shell.error) == ("done", None)
+    lost = [record["reason"] for record in world.events("MemberLost")]
+    assert len(lost) == len(faults)
+    for fault, reason in zip(reversed(faults), lost, strict=True):
+        assert f" failed: {type(fault).__name__}: {fault} (test_user_errors.py:" in reason
+    assert len(world.events("MemberJoined")) == 6
+    await world.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("n", [1, 6])
+async def test_a_fault_of_every_host_is_that_of_the_job(n: int):
+    faults = [FileNotFoundError(2, "No such file"), PermissionError(13, "Permission denied")]
+    world = await faulty(faults, n)
+    assert world.shell.state == "failed"
+    assert world.shell.error is not None
+    assert "(test_user_errors.py:" in world.shell.error["message"]
+    assert len(world.events("MemberLost")) == min(1, n - 1)
+    await world.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("n_hosts", [1, 6])
+async def test_a_mount_that_one_host_lacks_excludes_it(monkeypatch: Any, n_hosts: int):
+    lacking: set[ChunkStore] = set()
+    read = ChunkStore.read
+
+    def reads(store: ChunkStore, *args: Any) -> Any:
+        if len(lacking) < n_hosts:
+            lacking.add(store)
+        if store in lacking:
+            raise missing("/mnt/data.csv")
+        return read(store, *args)
+
+    monkeypatch.setattr(ChunkStore, "read", reads)
+    world = World(toy_record())
+    for _ in range(6):
+        await world.add()
+    await world.run()
+    assert world.shell.state == ("done" if n_hosts == 1 else "failed")
+    (lost,) = world.events("MemberLost")
+    wanted = (
+        f"data file /mnt/data.csv does not exist on host {socket.gethostname()}, where a worker"
+    )
+    assert lost["reason"].startswith(wanted)
+    if n_hosts > 1:
+        assert world.shell.error["message"].startswith(wanted)
+    await world.close()
