@@ -431,8 +431,9 @@ class PreemptionHandler:
         if assignment is not None and assignment.mark.reason != "retired":
             return assignment.mark.reason
         if assignment is not None:
-            # A retirement ends with the member's release: what came before that is a loss.
-            return "retired" if reason == "noticed" else reason
+            # A retirement ends with the member's release: what came before that is a loss, unless
+            # the member was joining and had nothing to give away.
+            return "retired" if reason == "noticed" or record.stage == "spare" else reason
         # A plain notice does not explain a link that closed before the member was released.
         notice = None if record.notice_reason == "noticed" else record.notice_reason
         return notice or reason

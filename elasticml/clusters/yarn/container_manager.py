@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 
 # Registry of an application's containers: YARN's ids, skein's names, Dask's worker addresses.
 
-#: Suffix of the application master's id: it is the first container of each attempt.
-_MASTER_SUFFIX = "_000001"
+#: A container's id: the epoch, which each restart of the ResourceManager increments, application
+#: and attempt, and its number, which begins again in each epoch.
+_ID = re.compile(r"container_(?:e(\d+)_)?(\d+_\d+_\d+)_0*(\d+)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,12 +85,20 @@ class ContainerRegistry:
         An unknown container is none of these: YARN may pre-empt what it has just granted, before
         skein has a worker for it. Releasing another container in its place would not pay.
         """
-        is_master = container.endswith(_MASTER_SUFFIX)
-        return is_master or container == self.own_container or container in self._services
+        if container == self.own_container or container in self._services:
+            return True
+        return self._is_master(container) and container not in self._names
+
+    def _is_master(self, container: str) -> bool:
+        """Return whether it may be the master's: the attempt's first, before the scheduler's."""
+        one, own = _ID.fullmatch(container), _ID.fullmatch(self.own_container)
+        if one is None or own is None or one[2] != own[2]:
+            return False
+        return int(one[3]) == 1 and int(one[1] or 0) <= int(own[1] or 0)
 
     def is_known(self, container: str) -> bool:
-        """Return whether it is a worker's container, or an essential one."""
-        return self.is_essential(container) or container in self._names
+        """Return whether it is the container of a worker, of a service, or the scheduler's."""
+        return container in self._names or container in {self.own_container, *self._services}
 
     def name(self, container: str) -> str | None:
         """Return skein's name of a worker's container."""
@@ -322,9 +332,7 @@ class ContainerManager(SchedulerPlugin):
     def _post_mark(self, mark: ContainerMarked) -> None:
         """Post a mark under its worker's address; the board keeps it until a worker registers."""
         container = mark.container
-        is_essential = self._registry.name(container) is None and self._registry.is_essential(
-            container
-        )
+        is_essential = self._registry.is_essential(container)
         if is_essential:
             address = self._registry.board_address(container)
         else:

@@ -433,6 +433,17 @@ def test_retired_worker_is_emptied_and_its_member_counts_as_retired():
     assert [r["reason"] for r in events_of(made, "MemberNoticed")] == ["retired"]
 
 
+def test_a_worker_that_is_retired_while_it_joins_is_no_loss():
+    made = world()
+    name = made.join("late")
+    made.mark(name, 60.0, negotiable=False, reason="retired")
+    made.settle(lambda key: made.life(name).name in key)
+    made.kill(name)
+    made.run(lambda k: 0)
+    lost = [r["reason"] for r in events_of(made, "MemberLost") if r["member"] == "3.1"]
+    assert lost == ["retired"]
+
+
 def test_loss_of_a_member_before_it_is_emptied_is_no_retirement():
     made = world()
     name = sorted(made.workers)[0]

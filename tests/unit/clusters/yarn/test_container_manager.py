@@ -25,7 +25,7 @@ from elasticml.protocol.notices import (
 from elasticml.runtime.preemption_board import PREEMPTION_EXTENSION, PreemptionBoard
 from tests.fake_yarn import FakeApplication
 
-OWN = "container_1"
+OWN = "container_1795287234947_0002_01_000002"
 
 
 class Scheduler:
@@ -141,6 +141,32 @@ def test_a_mark_on_an_essential_container_ends_with_it():
         posted_mark(master, master, essential=True),
         lifted(master, master),
     ]
+
+
+@pytest.mark.parametrize("own", [OWN, OWN.replace("container", "container_e01")])
+def test_the_first_container_after_a_restart_of_the_resource_manager_is_a_workers(
+    monkeypatch: pytest.MonkeyPatch, own: str
+):
+    """Its end counted as that of an unplaced one, and the request in its place was withdrawn."""
+    first = "container_e01_1795287234947_0002_01_000001"
+    world = World(1)
+    world.manager._registry.own_container = own
+    world.app.listed.append(
+        ServiceContainer(
+            name="dask.worker_1",
+            service="dask.worker",
+            instance=1,
+            state="running",
+            container=first,
+        )
+    )
+    world.tell(marked(first))
+    assert world.posted == []  # it waits for the worker to register; an essential one would not
+    told: list[str] = []
+    monkeypatch.setattr(ContainerAllocator, "ended", lambda self, name, *_: told.append(name) or [])
+    monkeypatch.setattr(ContainerAllocator, "unplaced", lambda self: told.append("unplaced"))
+    world.tell(exited(first, "released", -100))
+    assert told == ["dask.worker_1"]
 
 
 def test_a_mark_on_a_container_of_another_service_is_essential():
