@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.column_survey import POINTS_MAX, merge_surveys, survey_numbers
 from elasticml.data.dataset_stats import merge_summaries
+from elasticml.data.out_of_core.mapped_memory import process_memory
 from elasticml.data.readers import files, tabular
 from elasticml.data.readers.table_encoding import encoder_from_json
 from elasticml.data.readers.tabular import TableSource, read_csv, read_parquet
@@ -182,6 +183,19 @@ def test_a_row_group_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.Monk
     pq.write_table(pa.table(columns), tmp_path / "b.parquet", row_group_size=120)
     with pytest.raises(DataError, match="the first in row 70 of row group 1"):
         load_all(read_parquet(str(tmp_path / "b.parquet"), "y"))
+
+
+def test_a_survey_keeps_parsed_text_as_far_as_the_memory_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, kept = write(tmp_path / "a.csv", MIXED), []
+    for limit_bytes in (None, 2**30, 16):  # the last leaves room for one byte
+        monkeypatch.setattr(process_memory, "limit_bytes", limit_bytes)
+        monkeypatch.setattr(tabular, "_surveyed", tabular._SurveyedTables())
+        data = read_csv(path, "y")
+        data.survey(0)
+        kept.append(tabular._surveyed.take(data._parsed_name(), 0) is not None)
+    assert kept == [True, True, False]
 
 
 def test_parquet_categories_may_be_texts_numbers_or_dictionaries(tmp_path: Path) -> None:
