@@ -53,6 +53,8 @@ class SpillFiles:
         #: The file with free space, and all files in use.
         self._slab: mapped_memory.FileSlab | None = None
         self._slabs: weakref.WeakSet[mapped_memory.FileSlab] = weakref.WeakSet()
+        #: Held while the set of files is changed or copied.
+        self._listing = threading.Lock()
 
     def allocate_many(self, sizes: Sequence[int]) -> list[memoryview]:
         """Allocate buffers of these sizes, contiguous in one file.
@@ -98,17 +100,22 @@ class SpillFiles:
 
     def maps(self, buffer: memoryview) -> bool:
         """Whether a buffer is in one of the files."""
-        return any(slab.maps(buffer) for slab in list(self._slabs))
+        return any(slab.maps(buffer) for slab in self._in_use())
 
     def slab(self, nbytes: int) -> mapped_memory.FileSlab:
         """Return buffers of ``nbytes`` in all, in a file of their own; raises OSError."""
         slab = mapped_memory.FileSlab(nbytes, self.folder)
-        self._slabs.add(slab)
+        with self._listing:
+            self._slabs.add(slab)
         return slab
+
+    def _in_use(self) -> list[mapped_memory.FileSlab]:
+        with self._listing:
+            return list(self._slabs)
 
     def evict(self) -> None:
         """Release the pages of all files; they are read again on access."""
-        for slab in list(self._slabs):
+        for slab in self._in_use():
             slab.evict()
 
     def close(self) -> None:
@@ -219,7 +226,8 @@ class OutOfCoreStore:
         for chunk in added:
             chunk.out_of_core = self
             if isinstance(chunk.stored.obj, mmap.mmap):
-                self._files.add(chunk.stored.obj)
+                with self._counting:
+                    self._files.add(chunk.stored.obj)
         self.release(added)
         return added
 
@@ -259,7 +267,9 @@ class OutOfCoreStore:
         """Release the mapped pages of all bodies and per-row arrays."""
         self._spill.evict()
         self._row_files.evict()
-        for file in list(self._files):
+        with self._counting:
+            files = list(self._files)
+        for file in files:
             file.madvise(mmap.MADV_DONTNEED)
 
     def copies(self, chunk: Chunk) -> bool:
