@@ -10,7 +10,7 @@ import numpy as np
 
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, shown
 from elasticml.objectives.links import check_targets
 from elasticml.specification.algorithms import REGRESSION_LOSSES
 
@@ -181,7 +181,7 @@ def check_labels(loss: object, facts: DatasetStats) -> None:
     assert encoder is not None
     words = list(encoder["classes"])
     raise DataError(
-        f"loss: {loss} found the words {', '.join(map(repr, words[:5]))}"
+        f"loss: {loss} found the words {', '.join(map(shown, words[:5]))}"
         f"{', ...' if len(words) > 5 else ''} in column {encoder['label']!r}, wanted "
         "numbers; use a loss for classes, such as logistic, or correct data.label",
         labels=words,

@@ -46,44 +46,41 @@ def load_warm_start(initial: WarmStart | None, algorithm: AnyAlgorithm) -> dict[
             "primal_cocoa, async_sgd or local_sgd, or leave warm_start out",
             path="warm_start",
         )
+    where = f"warm_start: {initial}:" if isinstance(initial, str | Path) else "warm_start:"
     if isinstance(algorithm, LocalSGD):
         named = own_arrays(_arrays(initial))
         if not named:
-            raise ConfigError(
-                f"warm_start: no arrays in what was given; {_WANTED}", path="warm_start"
-            )
-        return _checked({name: _numbers(name, values) for name, values in named.items()})
+            raise ConfigError(f"{where} no arrays in what was given; {_WANTED}", path="warm_start")
+        return _checked(where, {name: _numbers(where, name, v) for name, v in named.items()})
     is_linear = isinstance(algorithm, CoCoA | PrimalCoCoA) or algorithm.problem == "linear"
     names = ("coef", "intercept") if is_linear else ("centres", "counts")
     arrays = {
-        name: _numbers(name, values) for name, values in _arrays(initial).items() if name in names
+        name: _numbers(where, name, v) for name, v in _arrays(initial).items() if name in names
     }
     if names[0] not in arrays:
-        raise ConfigError(
-            f"warm_start: no {names[0]} in what was given; {_WANTED}", path="warm_start"
-        )
+        raise ConfigError(f"{where} no {names[0]} in what was given; {_WANTED}", path="warm_start")
     if is_linear:
         arrays = {name: array.reshape(-1) for name, array in arrays.items()}
-    return _checked(arrays)
+    return _checked(where, arrays)
 
 
-def _numbers(name: str, values: Any) -> NDArray[np.float64]:
+def _numbers(where: str, name: str, values: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         # Tensors whose types NumPy lacks, that require gradients, or that are on a device.
         raise ConfigError(
-            f"warm_start: {name} is not an array of numbers that NumPy can read; for a tensor give "
+            f"{where} {name} is not an array of numbers that NumPy can read; for a tensor give "
             "tensor.detach().double().cpu()",
             path="warm_start",
         ) from None
 
 
-def _checked(arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
+def _checked(where: str, arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ConfigError(
-                f"warm_start: {name} is not finite; give another model", path="warm_start"
+                f"{where} {name} is not finite; give another model", path="warm_start"
             )
     return {name: array.tolist() for name, array in arrays.items()}
 

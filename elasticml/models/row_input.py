@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.source import Source, infer_format, read_block, source_from_spec
 from elasticml.data.storage.untrusted_files import check_regular, reading
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.errors import ConfigError, DataError, one_line, shown
 
 if TYPE_CHECKING:
     from elasticml.data.readers.table_encoding import TableEncoder
@@ -217,7 +217,7 @@ class RowInput:
         missing = [name for name in names if name not in table.column_names]
         if missing or len(names) != self.n_columns:
             raise DataError(
-                f"{what} has columns {', '.join(map(repr, table.column_names[:10]))}, wanted "
+                f"{what} has columns {', '.join(map(shown, table.column_names[:10]))}, wanted "
                 + (f"{missing[0]!r} among them" if missing else f"{self.n_columns} columns")
                 + " as in training"
             )

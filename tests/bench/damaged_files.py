@@ -13,21 +13,30 @@ refused     one line that names the file: DataError or ConfigError
 raw         another exception, or a message of several lines, or without the file's name
 hang        more than ``SECONDS_MAX`` seconds
 crash       the process ended
+command     something that the file names was imported, called or unpickled: a module of a folder on
+            the path, ``os:system``, ``builtins:exec``, a pickle, a tag of YAML leave a mark
+
+The column ``past`` counts the files that got past the first check, which is that of their format:
+data that returned rows, archives of models that returned arrays, YAML that returned a mapping,
+checkpoints that returned values; whether they were refused after that or not.
 
 Files are read by processes of ``PROCESS_FILES`` files each. The table ends with the largest memory
-of a process. The exit code is 1 if there is a raw error, a hang or a crash, or if a process took
-more than ``MEMORY_MIB_MAX``.
+of a process. The exit code is 1 if there is a raw error, a hang, a crash or a command, or if a
+process took more than ``MEMORY_MIB_MAX``.
 """
 
 from __future__ import annotations
 
 import argparse
 import bz2
+import contextlib
 import gzip
+import hashlib
 import io
 import itertools
 import json
 import lzma
+import os
 import resource
 import shutil
 import signal
@@ -48,6 +57,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -65,8 +75,12 @@ from elasticml.data.storage import block_file
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_file import read_job_file
 from elasticml.jobs.warm_start import load_warm_start
+from elasticml.jobs.yaml_text import load_yaml
+from elasticml.models.file_format import HEADER, read_arrays
 from elasticml.models.loading import load_model
-from elasticml.models.model import LinearModel
+from elasticml.models.model import LinearModel, NetworkModel
+from elasticml.runtime.checkpoints import checkpoint_format
+from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.specification.algorithms import CoCoA
 
 SECONDS_MAX = 20.0
@@ -95,6 +109,10 @@ class Case:
 # --- reading --------------------------------------------------------------------------------------
 
 
+#: What the file that is being read has returned so far: rows, models, jobs.
+returned = Counter[str]()
+
+
 def use(source: Any) -> None:
     """Read all blocks, and compute on the chunks."""
     source.fingerprint()
@@ -103,6 +121,7 @@ def use(source: Any) -> None:
         chunks, summary = ready.read(block.index, 4096, 2)
         for chunk in chunks:
             chunk.load()
+            returned["rows"] += chunk.n_rows
             float(chunk.labels.sum())
             columns = max(summary.layout.n_columns, chunk.layout.n_columns)
             if columns > COLUMNS_MAX or not chunk.n_rows:
@@ -179,7 +198,64 @@ def read_table(folder: Path, name: str, make: Callable[..., Any]) -> None:
     use(source)
     encoder = survey_all(source).fitted_encoder()
     for table, _ in feature_tables(path, str(infer_format(path)), encoder):
-        table.num_rows
+        returned["rows"] += table.num_rows
+
+
+def forge_cells(content: bytes, rng: np.random.Generator) -> bytes:
+    """Change cells of a CSV file: words, numbers without end, dates that are none."""
+    lines = content.split(b"\n")
+    for _ in range(int(rng.integers(1, 6))):
+        k = int(rng.integers(1, len(lines) - 1))
+        cells = lines[k].split(b",")
+        hostile = (*(w for w in WORDS if len(w) < 30 and w not in b",\n\r"), b"", b"7", b"-0.0")
+        cells[int(rng.integers(len(cells)))] = hostile[int(rng.integers(len(hostile)))]
+        lines[k] = b",".join(cells)
+    return b"\n".join(lines)
+
+
+def forge_packed_cells(content: bytes, rng: np.random.Generator) -> bytes:
+    return gzip.compress(forge_cells(gzip.decompress(content), rng))
+
+
+def forge_parquet(content: bytes, rng: np.random.Generator) -> bytes:
+    """Change a column's type, its values or its name, and write a right file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(io.BytesIO(content))
+    at = int(rng.integers(table.num_columns))
+    column = table.column(at).combine_chunks()
+    n = len(column)
+    numbers = (0.0, -1.0, np.nan, np.inf, -np.inf, 1e308, 5e-324, 2.0**63, -(2.0**70))
+    drawn = [float(v) for v in rng.choice(numbers, n)]
+    name = table.column_names[at]
+    types = ("string", "large_string", "binary", "bool", "int8", "uint64", "float32", "date32")
+    match int(rng.integers(9)):
+        case 0:
+            column = pyarrow.array([None] * n, column.type)
+        case 1:
+            column = pyarrow.array(drawn)
+        case 2:
+            column = pyarrow.array([[v] for v in drawn])
+        case 3:
+            column = pyarrow.array([{"a": v} for v in drawn])
+        case 4:
+            column = column.dictionary_encode()
+        case 5:
+            column = pyarrow.array(rng.choice([2**63 - 1, -(2**63), 0, 1], n), "timestamp[us]")
+        case 6:
+            with contextlib.suppress(pyarrow.ArrowException):
+                column = column.cast(
+                    getattr(pyarrow, str(rng.choice(types[:-1])).replace("bool", "bool_"))()
+                )
+        case 7:
+            name = str(rng.choice(["y", "", "a" * 10_000, "\x00", "colour"]))
+        case _:
+            column = pyarrow.array([str(rng.choice(WORDS[:9])) for _ in range(n)])
+    table = table.set_column(at, name, column)
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(table, out, row_group_size=int(rng.integers(1, 40)))
+    return out.getvalue()
 
 
 def npz_arrays(is_sparse: bool) -> dict[str, Any]:
@@ -203,15 +279,24 @@ NUMBERS = (0, 1, -1, 2, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, -(2**31), 2*
 NUMBERS += (2**62, 2**63 - 1, -(2**63), 10**9, 12345)
 
 
-def forge_npz(content: bytes, rng: np.random.Generator) -> bytes:
+#: The arrays of a file, sparse or dense.
+STRUCTURE = ("indices", "indptr", "shape", "data", "X", "y")
+
+
+def forge_npz(
+    content: bytes,
+    rng: np.random.Generator,
+    among: Sequence[str] = STRUCTURE,
+) -> bytes:
     """Change arrays and keep the archive right: only the structure can show it."""
+    if rng.random() < 0.1:
+        return forge_objects(content, rng)
     with np.load(io.BytesIO(content)) as file:
         arrays = {name: file[name] for name in file.files}
-    name = str(
-        rng.choice([n for n in ("indices", "indptr", "shape", "data", "X", "y") if n in arrays])
-    )
+    among = ("data", "X", "y") if among is STRUCTURE and rng.random() < 0.6 else among
+    name = str(rng.choice([n for n in among if n in arrays]))
     array = arrays[name]
-    match int(rng.integers(8)):
+    match int(rng.integers(12)):
         case 0:
             array = array.astype(np.complex128)
         case 1:
@@ -224,6 +309,10 @@ def forge_npz(content: bytes, rng: np.random.Generator) -> bytes:
             array = array.astype(rng.choice(["f4", "i8", "u8", "i2", "S8", "U8", "?"]))
         case 5:
             array = np.array(array.ravel()[0])
+        case 6 | 7 | 8 | 9 if array.dtype.kind == "f":
+            array = array.copy()
+            where = rng.integers(array.size, size=5)
+            array.reshape(-1)[where] = rng.normal(size=5) * 10.0 ** rng.integers(-300, 300)
         case _:
             wide = array.astype(np.int64) if array.dtype.kind in "iu" else array.copy()
             hostile = int(rng.choice(NUMBERS)) if wide.dtype.kind == "i" else np.inf
@@ -232,6 +321,10 @@ def forge_npz(content: bytes, rng: np.random.Generator) -> bytes:
     out = io.BytesIO()
     np.savez(out, **{**arrays, name: array})
     return out.getvalue()
+
+
+def forge_packed(content: bytes, rng: np.random.Generator) -> bytes:
+    return (forge_npz if rng.random() < 0.6 else forge_zip)(content, rng)
 
 
 def forge_zip(content: bytes, rng: np.random.Generator) -> bytes:
@@ -350,8 +443,163 @@ def write_model(folder: Path) -> None:
 
 def read_a_model(folder: Path) -> None:
     with named_errors(folder / "model.npz"):
-        load_model(folder / "model.npz")
-    load_warm_start(folder / "model.npz", CoCoA(scale="none"))
+        returned["arrays"] += len(read_arrays(str(folder / "model.npz")))
+        model = load_model(folder / "model.npz")
+        with contextlib.suppress(ConfigError):  # rows of another width, or no PyTorch here
+            model.predict(np.zeros((3, 7)))
+    if not isinstance(model, NetworkModel):
+        load_warm_start(folder / "model.npz", CoCoA(scale="none"))
+
+
+#: What leaves a mark when it runs; ``marked`` asks for it. The module is on the path.
+MARK = Path(tempfile.gettempdir()) / f"damaged-files-mark-{os.getppid()}"
+COMMAND = f"open({str(MARK)!r}, 'w').close()"
+PATHS = ("planted_code:net", "os:system", "builtins:exec", "subprocess:call", "planted_code:x.y")
+
+
+class Planted:
+    """Leaves the mark when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (COMMAND,)
+
+
+def plant(folder: Path) -> None:
+    """Put a module on the path that leaves the mark when it is imported, or its parts called."""
+    (folder / "planted_code.py").write_text(f"{COMMAND}\n\n\ndef net(**_):\n    {COMMAND}\n")
+    sys.path.insert(0, str(folder))
+
+
+def forge_model(content: bytes, rng: np.random.Generator) -> bytes:
+    """Change a value of the header, or an array; the archive is right."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(bytes(arrays[HEADER]))
+    if rng.random() < 0.3:
+        return forge_npz(content, rng, ("coef", "intercept", "classes"))
+    change_a_value(header, rng)
+    arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    return out.getvalue()
+
+
+def change_a_value(record: dict[str, Any], rng: np.random.Generator) -> None:
+    """Put a hostile value somewhere into a JSON record."""
+    parts: list[Any] = [record, *(v for v in record.values() if isinstance(v, dict | list))]
+    parts += [v for part in parts[1:] if isinstance(part, dict) for v in part.values()]
+    part = [p for p in parts if isinstance(p, dict | list) and p]
+    at = part[int(rng.integers(len(part)))]
+    keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+    hostile = (None, [], {}, "x", -1, 2**70, 1e308, True, [[]], {"a": 1}, "planted_code:net", [1])
+    at[keys[int(rng.integers(len(keys)))]] = hostile[int(rng.integers(len(hostile)))]
+
+
+def write_network(folder: Path) -> None:
+    from elasticml.data.dataset_stats import merge_summaries
+    from elasticml.data.readers.arrays import from_arrays
+
+    source = from_arrays(np.zeros((9, 7)), np.arange(9) % 3)
+    facts = merge_summaries([source.read(0, None, 1)[1]])
+    arrays = {"weight": np.ones((3, 7)), "bias": np.zeros(3)}
+    NetworkModel(arrays, {"name": "local_sgd"}, facts).save(folder / "model.npz")
+
+
+def forge_network(content: bytes, rng: np.random.Generator) -> bytes:
+    """Name code in the header: as network, as loss, as options."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(bytes(arrays[HEADER]))
+    section = header["settings"]["algorithm"]
+    section[str(rng.choice(["model", "loss"]))] = str(rng.choice(PATHS))
+    options: tuple[Any, ...] = ({"command": f"touch {MARK}"}, {"args": ["touch", str(MARK)]}, {})
+    section["model_options"] = options[int(rng.integers(3))]
+    if rng.random() < 0.2:
+        header["rows"]["n_columns"] = int(rng.choice(NUMBERS))
+    arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    return out.getvalue()
+
+
+def forge_objects(content: bytes, rng: np.random.Generator) -> bytes:
+    """Replace an array by pickled objects."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays: dict[str, Any] = {name: file[name] for name in file.files}
+    arrays[str(rng.choice(list(arrays)))] = np.array([Planted()] * ROWS, object)
+    out = io.BytesIO()
+    np.savez(out, allow_pickle=True, **arrays)
+    return out.getvalue()
+
+
+def forge_job(content: bytes, rng: np.random.Generator) -> bytes:
+    """Put a hostile value into a section, or a tag of YAML in place of a word."""
+    if rng.random() < 0.7:
+        record = yaml.safe_load(content)
+        change_a_value(record, rng)
+        if "planted_code" in str(record):  # a job file may name the user's own code
+            return content
+        return yaml.safe_dump(record).encode()
+    words = content.split(b" ")
+    tags = (
+        f"!!python/object/apply:os.system ['touch {MARK}']",
+        f'!!python/object/apply:builtins.exec ["{COMMAND}"]',
+        *("!!python/name:os.system", "!!python/module:planted_code", "1e20", "..:x", "-1", "1e9"),
+        *("[]", "{}", "null", "true", "''", ".nan", "0", "9" * 30),
+    )
+    words[int(rng.integers(1, len(words)))] = str(rng.choice(tags)).encode()
+    return b" ".join(words)
+
+
+def write_checkpoints(folder: Path) -> None:
+    from elasticml.data.dataset_stats import merge_summaries
+    from elasticml.data.readers.arrays import from_arrays
+
+    source = from_arrays(np.zeros((9, 4)), np.arange(9) % 2)
+    facts = merge_summaries([source.read(0, None, 1)[1]])
+    place = folder / "place"
+    place.mkdir()
+    lines = {"story": [{"event": "JobBegun", "t": 0.0}], "row": [{"round": 1}], "progress": []}
+    content = checkpoint_format.encode_lines(lines)
+    (place / "journal-001-00000001.jsonl").write_bytes(content)
+    part = {
+        "name": "journal-001-00000001.jsonl",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        **{"start": [0, 0, 0], "end": [1, 1, 0]},
+    }
+    values = {
+        **{"attempt": 1, "number": 1, "round": 3, "seconds": 1.5, "values": {"step": 2.0}},
+        **{"tuned": {}, "machine": {"round": 3, "incarnations": {"0": 1}}, "counts": {}},
+        **{"journal": [part], "models": {}, "model_round": 2, "fingerprint": "ab"},
+        **{"record": {"algorithm": {"name": "planted_code:net"}, "data": source.spec()}},
+        **{"facts": facts.to_json(), "owners": {"0.1": ["s/0/0"]}},
+    }
+    arrays = {"w": np.ones(4), "model/coef": np.ones(4), "model/intercept": np.zeros(1)}
+    name = "checkpoint-001-00000001.bin"
+    (place / name).write_bytes(checkpoint_format.encode(values, arrays))
+
+
+def read_a_checkpoint(folder: Path) -> None:
+    notes: list[str] = []
+    with named_errors(folder / "place"):
+        for path in (folder / "place").glob("*.bin"):
+            with contextlib.suppress(ValueError, ConfigError):  # so says read_checkpoint
+                returned["values"] += len(checkpoint_format.decode(path.read_bytes(), "it")[0])
+        if read_checkpoint(str(folder / "place"), notes) is None:
+            raise DataError(f"{folder}: " + ("; ".join(notes) or "no checkpoint"))
+
+
+def forge_checkpoint(content: bytes, rng: np.random.Generator) -> bytes:
+    """Change a plain value, and make size and digest right again."""
+    line, _, rest = content.partition(b"\n")
+    head, _, arrays = rest.partition(b"\n")
+    values = json.loads(head)
+    change_a_value(values, rng)
+    changed = json.dumps(values).encode() + b"\n"
+    rest = changed + bytes(-len(changed) % 64) + arrays[-3 * 64 :]
+    seal = json.loads(line)
+    seal |= {"nbytes": len(rest), "sha256": hashlib.sha256(rest).hexdigest()}
+    return json.dumps(seal).encode() + b"\n" + rest
 
 
 def write_job(folder: Path) -> None:
@@ -375,6 +623,9 @@ def named_errors(path: Path) -> Iterator[None]:
 
 def read_a_job(folder: Path) -> None:
     with named_errors(folder / "job.yaml"):
+        text = (folder / "job.yaml").read_bytes().decode(errors="replace")
+        with contextlib.suppress(ConfigError):
+            returned["mappings"] += len(load_yaml(text, "the file"))
         read_job_file(folder / "job.yaml")
 
 
@@ -397,7 +648,7 @@ def cases() -> dict[str, Case]:
             write,
             [name],
             lambda folder, name=name: read_table(folder, name, read_csv),
-            None,
+            forge_cells if pack is bytes else forge_packed_cells,
             pack is bytes,
         )
     for key, options in (
@@ -409,11 +660,12 @@ def cases() -> dict[str, Case]:
             lambda folder, options=options: write_parquet(folder, **options),
             ["a.parquet"],
             lambda folder: read_table(folder, "a.parquet", read_parquet),
+            forge_parquet,
         )
     npz = source_reader(read_npz, "a.npz")
     made["npz"] = Case(write_npz(False, np.savez), ["a.npz"], npz, forge_npz)
     made["npz-csr"] = Case(write_npz(True, np.savez), ["a.npz"], npz, forge_npz)
-    made["npz-packed"] = Case(write_npz(True, np.savez_compressed), ["a.npz"], npz, forge_zip)
+    made["npz-packed"] = Case(write_npz(True, np.savez_compressed), ["a.npz"], npz, forge_packed)
     both = ["t-images-idx3-ubyte", "t-labels-idx1-ubyte"]
     made["idx"] = Case(idx_files, both, source_reader(read_images, both[0]))
     made["idx.gz"] = Case(
@@ -439,8 +691,15 @@ def cases() -> dict[str, Case]:
             read_chunks_folder,
             forge_chunks,
         )
-    made["model"] = Case(write_model, ["model.npz"], read_a_model, forge_zip)
-    made["job"] = Case(write_job, ["job.yaml"], read_a_job, is_text=True)
+    made["model"] = Case(write_model, ["model.npz"], read_a_model, forge_model)
+    made["network"] = Case(write_network, ["model.npz"], read_a_model, forge_network)
+    made["job"] = Case(write_job, ["job.yaml"], read_a_job, forge_job, is_text=True)
+    made["checkpoint"] = Case(
+        write_checkpoints,
+        ["place/checkpoint-001-00000001.bin", "place/journal-001-00000001.jsonl"],
+        read_a_checkpoint,
+        forge_checkpoint,
+    )
     return made
 
 
@@ -571,7 +830,7 @@ class Maker:
         else:
             target = place / str(rng.choice(case.damaged))
         content = target.read_bytes()
-        is_forged = case.forge is not None and target.suffix != ".json" and rng.random() < 0.5
+        is_forged = case.forge is not None and ".json" not in target.suffix and rng.random() < 0.75
         forge: Any = case.forge
         damaged = forge(content, rng) if is_forged else damage(content, rng, case.is_text)
         target.write_bytes(damaged)
@@ -590,14 +849,20 @@ def serve(seed: int, kinds: Sequence[str], numbers: Sequence[int]) -> None:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="damaged-") as folder:
         maker = Maker(Path(folder), seed, kinds)
+        plant(Path(folder))
         warm_up(maker)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in numbers:
             name, place = maker.make(number)
             print(json.dumps({"begins": number, "kind": name}), flush=True)
+            returned.clear()
             said, why = outcome(maker.cases[name], place)
+            if MARK.exists():
+                MARK.unlink()
+                said, why = "command", f"{said}: {why}"
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             record = {"number": number, "kind": name, "outcome": said, "why": why}
+            record["past"] = bool(returned.total())
             print(json.dumps({**record, "kib": memory, "kib_before": before}), flush=True)
             shutil.rmtree(place, ignore_errors=True)
 
@@ -633,11 +898,12 @@ def run(seed: int, kinds: Sequence[str], numbers: Sequence[int]) -> list[dict[st
 
 def report(records: Sequence[dict[str, Any]]) -> bool:
     """Print the table; return whether nothing went wrong."""
-    outcomes = ("read", "refused", "raw", "hang", "crash")
+    outcomes = ("files", "past", "read", "refused", "raw", "hang", "crash", "command")
     print(f"{'kind':<16}" + "".join(f"{name:>9}" for name in outcomes))
     by_kind = {kind: Counter[str]() for kind in sorted({r["kind"] for r in records})}
     for record in records:
-        by_kind[record["kind"]][record["outcome"]] += 1
+        counted = {record["outcome"]: 1, "files": 1, "past": int(record.get("past", False))}
+        by_kind[record["kind"]].update(counted)
     for kind, counts in by_kind.items():
         print(f"{kind:<16}" + "".join(f"{counts[name]:>9}" for name in outcomes))
     total = sum(by_kind.values(), Counter[str]())

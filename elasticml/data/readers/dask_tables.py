@@ -31,7 +31,7 @@ from elasticml.data.readers.table_encoding import (
 )
 from elasticml.data.readers.tabular import column_moments
 from elasticml.data.source import BLOCK_BYTES, BlockInfo
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.errors import ConfigError, DataError, one_line, shown
 from elasticml.specification.data import DaskTableSpec
 
 
@@ -128,7 +128,7 @@ class DaskTableSource(DaskSource):
         if missing:
             raise DataError(
                 f"{partition_title(block)} has no column {missing[0]!r}; it has "
-                f"{', '.join(map(repr, table.column_names[:20]))}"
+                f"{', '.join(map(shown, table.column_names[:20]))}"
             )
         return table.select(list(names))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, shown
 from elasticml.specification.data import TableSpec
 from elasticml.specification.settings_model import did_you_mean
 
@@ -98,14 +98,14 @@ def resolve_columns(
             return names[column]
         raise ConfigError(
             f"data.{key} names column {column!r}, which {path} does not have; it has "
-            f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}{separated}"
+            f"{', '.join(map(shown, names[:20]))}{', ...' if len(names) > 20 else ''}{separated}"
             f"{did_you_mean(column, names)}",
             key=f"data.{key}",
         )
 
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise DataError(f"{path}, line 1: column {twice!r} is in the header twice", path=path)
+        raise DataError(f"{path}, line 1: column {shown(twice)} is in the header twice", path=path)
     label = find(spec.label, "label")
     weight = None if spec.weight is None else find(spec.weight, "weight")
     excluded = {label, weight, *(find(column, "ignore") for column in spec.ignore)}
@@ -887,7 +887,7 @@ def _shown(name: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+    return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
 
 
 def _without_defaults(column: ColumnEncoding) -> dict[str, Any]:

@@ -13,13 +13,19 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.algorithms.base import Arrays
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 from elasticml.ids import VERSION
 
 #: Version of the format; other versions are refused.
 FORMAT: Final = 1
 #: Alignment of arrays in bytes.
 ALIGNED: Final = 64
+
+
+#: What reading values raises that are not as expected.
+UNREADABLE: Final = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
+)
 
 
 class DamagedError(ValueError):
@@ -68,7 +74,7 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         is_ours = seal["elasticml"] == "checkpoint"
         written = (seal["format"], seal["package"])
         nbytes, digest = int(seal["nbytes"]), str(seal["sha256"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except UNREADABLE:
         raise DamagedError("its first line is not that of a checkpoint") from None
     if is_ours and written != (FORMAT, VERSION):
         raise ConfigError(
@@ -81,13 +87,16 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if hashlib.sha256(rest).hexdigest() != digest:
         raise DamagedError("its digest does not match")
     head, _, _ = rest.partition(b"\n")
-    values = json.loads(head)
     start = -(-(len(head) + 1) // ALIGNED) * ALIGNED
     arrays = {}
-    for key, place in values.pop("arrays").items():
-        count = int(np.prod(place["shape"], dtype=np.int64))
-        array = np.frombuffer(rest, "<f8", count, start + place["offset"])
-        arrays[key] = array.reshape(place["shape"]).astype(np.float64)
+    try:
+        values = json.loads(head)
+        for key, place in values.pop("arrays").items():
+            count = int(np.prod(place["shape"], dtype=np.int64))
+            array = np.frombuffer(rest, "<f8", count, start + place["offset"])
+            arrays[key] = array.reshape(place["shape"]).astype(np.float64)
+    except UNREADABLE as error:  # a digest can be forged
+        raise DamagedError(f"its values are not those of a checkpoint: {one_line(error)}") from None
     return values, arrays
 
 

@@ -21,6 +21,7 @@ from elasticml.errors import ConfigError, one_line
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.runtime.checkpoints.attempt_claim import FILE_NAME, AttemptClaim, attempt_of
 from elasticml.runtime.checkpoints.checkpoint_format import (
+    UNREADABLE,
     DamagedError,
     decode,
     decode_lines,
@@ -91,7 +92,7 @@ def read_checkpoint(place: str, skipped: list[str] | None = None) -> Checkpoint 
     for _, _, name in sorted(_checkpoints(place), reverse=True):
         try:
             checkpoint = _read(place, name, tuple(notes))
-        except (DamagedError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
+        except (FileNotFoundError, *UNREADABLE) as error:
             notes.append(f"{name} is damaged and skipped: {_reason(error)}")
         except ConfigError as error:
             refusals.append(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 
@@ -76,3 +77,25 @@ def test_lines_keep_kinds_and_order():
     result = decode_lines(encode_lines(entries))
     assert result["story"] == [{"t": 0.1}, {"t": 0.2}]
     assert math.isnan(result["row"][0]["gap"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values.pop("arrays"),
+        lambda values: values["arrays"]["w"].pop("shape"),
+        lambda values: values["arrays"]["w"].update(offset=2**70),
+        lambda values: values["arrays"]["w"].update(shape=None),
+        lambda values: values.update(arrays=[]),
+    ],
+)
+def test_values_under_a_forged_digest_are_damaged(change):
+    seal, _, rest = encode(VALUES, ARRAYS).partition(b"\n")
+    head, _, arrays = rest.partition(b"\n")
+    values = json.loads(head)
+    change(values)
+    rest = json.dumps(values).encode() + b"\n" + arrays
+    digest = hashlib.sha256(rest).hexdigest()
+    forged = json.dumps(json.loads(seal) | {"nbytes": len(rest), "sha256": digest}).encode()
+    with pytest.raises(DamagedError, match="its values are not those of a checkpoint"):
+        decode(forged + b"\n" + rest, "c")
