@@ -131,7 +131,7 @@ def parse_size(text: str | int) -> int:
     match = _SIZE.match(text)
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _UNITS:
-        raise ValueError(f"size {text!r} is not a number with a unit such as '1 MiB'")
+        raise ValueError(f"size {text[:60]!r} is not a number with a unit such as '1 MiB'")
     return int(float(match.group(1)) * _UNITS[unit])
 
 

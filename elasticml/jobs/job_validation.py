@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
         return []
     from elasticml.policies.registry import check_entries
 
-    if isinstance(policies, str | Mapping):
+    if isinstance(policies, str | Mapping) or not isinstance(policies, Iterable):
         return check_entries(policies)  # raises: a list is required
     return check_entries([_written(p, f"policies[{i}]") for i, p in enumerate(policies)])
 

@@ -242,6 +242,7 @@ def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
         ),
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'?"),
         ({"policies": [{"name": "kne"}]}, "policies[0]: there is no policy 'kne'; did you mean"),
+        ({"policies": 1.5}, "policies: got 1.5, wanted a list such as"),
         ({"policies": {"name": "knee"}}, "policies: got {'name': 'knee'}, wanted a list such as"),
         ({"policies": ["rebalance", "rebalance"]}, "policies[1]: 'rebalance' is listed twice"),
         ({"policies": ["knee"]}, "policies[0]: knee decides by the duality gap, which batch_grad"),
