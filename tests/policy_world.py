@@ -113,8 +113,8 @@ class PolicyWorld:
             now_s=self.now_s,
             round=self.round,
             groups=(),
-            spares=(),
-            working=tuple(self._member(m) for m in self.members),
+            spares=tuple(self._member(m) for m in self.members if not self.chunks.of(m)),
+            working=tuple(self._member(m) for m in self.members if self.chunks.of(m)),
             history=tuple(self.history),
             chunks=self.chunks,
             tuned=dict(self.tuned),
@@ -158,8 +158,9 @@ class PolicyWorld:
         times, imbalance = self.times(), self.imbalance
         for m, seconds in times.items():
             rows = sum(self.chunks.rows(c) for c in self.chunks.of(m))
-            self.seconds[m].append(seconds)
-            self.per_row[m].append(seconds / rows)
+            if rows:
+                self.seconds[m].append(seconds)
+                self.per_row[m].append(seconds / rows)
         self.now_s += max(times.values()) + self.overhead_s
         self.gap *= 10 ** -self.brings(len(self.members), self.gap, self.tuned)
         measured = self.round % self.gap_every == self.gap_every - 1

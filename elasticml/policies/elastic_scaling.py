@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from typing import Final, Literal
 
 from elasticml.control.placement import fitting, to_emptiest, to_newcomers
 from elasticml.control.policy import Chunks, MemberView, Move, Replicate, View
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
+from elasticml.policies.load_balancing import LAST_CHUNK_MAX, ROUNDS_PER_TRIAL, slowdown
 
 #: Longest time that a round is held up by bodies that a newcomer needs, as predicted.
 HOLD_S_MAX: Final = 0.05
@@ -130,9 +132,12 @@ def _to_newcomers(view: View, chunks: Chunks) -> list[Move | Replicate]:
     A share whose bodies take long to send is copied first, while rounds go on. The shares of other
     newcomers do not wait for it.
     """
-    newcomers = view.spares
-    if view.absent_rows or view.expected or not newcomers or not view.working:
+    if view.absent_rows or view.expected or not view.spares or not view.working:
         return []
+    slow_by = {m.id: slowdown(m, view.working) for m in view.spares if m.seconds_per_row}
+    newcomers = [m for m in view.spares if slow_by.get(m.id, 1.0) <= LAST_CHUNK_MAX]
+    if not newcomers:
+        return _trials(view, chunks, slow_by)
     rows = view.loads()
     held = {m.id: chunks.held_by(m.id) for m in newcomers}
 
@@ -165,6 +170,17 @@ def _to_newcomers(view: View, chunks: Chunks) -> list[Move | Replicate]:
             why = f"a share for {_names(ahead.values())}, copied first"
             suggestions.append(Replicate(targets=ahead, why=why))
     return suggestions
+
+
+def _trials(
+    view: View, chunks: Chunks, slow_by: Mapping[MemberId, float]
+) -> list[Move | Replicate]:
+    """Give one chunk now and then to members whose chunks were taken because they are slow."""
+    due = [m for m, by in slow_by.items() if view.round % (ROUNDS_PER_TRIAL * ceil(by)) == 0]
+    rows = view.loads()
+    owned = chunks.of(max(rows, key=lambda m: (rows[m], m)))
+    targets = dict(zip(sorted(owned, key=chunks.rows)[: len(owned) - 1], due, strict=False))
+    return [Move(targets=targets, why=f"a trial of {_names(targets.values())}")] if targets else []
 
 
 def _takes_long(

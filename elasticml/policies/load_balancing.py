@@ -52,6 +52,21 @@ def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId
     return {m.id: pace * measured.get(m.id, usual) for m in members}
 
 
+#: A member gives up its last chunk if that takes it more than this many times the median of the
+#: others, and gets a share again once it is at most this many times slower.
+LAST_CHUNK_MAX = 3.0
+#: Rounds between two single chunks for such a member, as a multiple of how much slower it is: they
+#: measure its speed, and slow the job by an eighth of a chunk.
+ROUNDS_PER_TRIAL = 8
+
+
+def slowdown(member: MemberView, others: Sequence[MemberView]) -> float:
+    """Return how many times longer an example takes a member than the others; 1 if unknown."""
+    paces = [m.seconds_per_row[-1] for m in others if m.seconds_per_row and m != member]
+    pace_s = statistics.median(paces) if member.seconds_per_row and paces else 0.0
+    return member.seconds_per_row[-1] / pace_s if pace_s > 0 else 1.0
+
+
 def _interquartile_range(times: Sequence[float]) -> float:
     if len(times) < 2:
         return 0.0

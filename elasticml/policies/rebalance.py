@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Container, Mapping, Sequence
 
 from elasticml.control.policy import Chunks, Move, View
 from elasticml.ids import ChunkId, MemberId
-from elasticml.policies.load_balancing import predicted_seconds, rows_owned, seconds_per_row
+from elasticml.policies.load_balancing import (
+    LAST_CHUNK_MAX,
+    predicted_seconds,
+    rows_owned,
+    seconds_per_row,
+    slowdown,
+)
 from elasticml.policies.validation import PolicyOptions, entry_of
 from elasticml.specification.settings_model import (
     Count,
@@ -78,19 +85,24 @@ class Rebalance(PolicyOptions):
         slowest, mean = max(before.values()), sum(before.values()) / len(before)
         if slowest <= (1 + self.tolerance) * mean:
             return []
-        targets = _moves(chunks, rows, cost, self.share)
+        slow = {m.id for m in view.steady if slowdown(m, view.steady) > LAST_CHUNK_MAX}
+        targets = _moves(chunks, rows, cost, self.share, slow)
         if not targets:
             return []
-        slow = max(before, key=lambda m: (before[m], m))
+        last = max(before, key=lambda m: (before[m], m))
         why = (
-            f"slowest member {slow} is predicted at {slowest:.3g} s, the mean at {mean:.3g} s: "
+            f"slowest member {last} is predicted at {slowest:.3g} s, the mean at {mean:.3g} s: "
             f"{len(targets)} chunks to faster members"
         )
         return [Move(targets=targets, why=why)]
 
 
 def _moves(
-    chunks: Chunks, rows: dict[MemberId, int], cost: Mapping[MemberId, float], share: float
+    chunks: Chunks,
+    rows: dict[MemberId, int],
+    cost: Mapping[MemberId, float],
+    share: float,
+    slow: Container[MemberId],
 ) -> dict[ChunkId, MemberId]:
     """Choose the moves of one round."""
     speed = sum(1 / c for c in cost.values())
@@ -103,8 +115,12 @@ def _moves(
     targets: dict[ChunkId, MemberId] = {}
     while budget > 0:
         giver = max(load, key=lambda m: (load[m], m))
-        # A member without chunks would count as a newcomer and be given some.
-        chosen = _pick(chunks, left[giver], giver, load, cost) if len(left[giver]) > 1 else None
+        # A member without chunks would count as a newcomer and be given some, unless it is slow.
+        others = [load[m] for m in load if m != giver]
+        may_give = len(left[giver]) > 1 or (
+            giver in slow and load[giver] > LAST_CHUNK_MAX * statistics.median(others)
+        )
+        chosen = _pick(chunks, left[giver], giver, load, cost) if may_give else None
         if chosen is None:
             break
         chunk, taker = chosen

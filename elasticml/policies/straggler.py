@@ -11,10 +11,12 @@ from pydantic import Field
 from elasticml.control.policy import MemberView, Move, View
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.load_balancing import (
+    LAST_CHUNK_MAX,
     assign_greedily,
     predicted_seconds,
     rows_owned,
     seconds_per_row,
+    slowdown,
 )
 from elasticml.policies.validation import PolicyOptions, entry_of
 from elasticml.specification.settings_model import KEEP_INT, Count, settings_dataclass
@@ -26,7 +28,9 @@ class Straggler(PolicyOptions):
 
     A member is a straggler when each of its last ``confirm`` rounds took more than ``factor`` times
     the other members' median of that round. It keeps as many examples as it computes in the median
-    time, and at least one chunk. The others take the rest at once, balanced among them.
+    time, and at least one chunk, unless that takes it more than three times the median. The others
+    take the rest at once, balanced among them. A member without chunks is measured again now and
+    then, by one chunk.
 
     Source: the uni-task paper, section 4 (straggler mitigation), which gives no rule. A member
     that does not answer at all is handled by the exchange deadline instead.
@@ -76,7 +80,11 @@ class Straggler(PolicyOptions):
             keep = median_s / member.seconds_per_row[-1] if member.seconds_per_row else 0.0
             excess: list[ChunkId] = []
             rows = rows_owned(chunks, member.id)
-            for chunk in reversed(chunks.of(member.id)[1:]):
+            first, *rest = chunks.of(member.id)
+            is_slow = slowdown(member, others) > LAST_CHUNK_MAX
+            if is_slow and keep * LAST_CHUNK_MAX < chunks.rows(first):
+                rest = [first, *rest]
+            for chunk in reversed(rest):
                 if rows <= keep:
                     break
                 excess.append(chunk)

@@ -17,6 +17,7 @@ from elasticml.control.policy import (
     View,
 )
 from elasticml.ids import ChunkInfo
+from elasticml.policies.load_balancing import LAST_CHUNK_MAX, slowdown
 from elasticml.policies.registry import POLICIES, make_policy
 from tests.policy_world import FakeChunks, chunk, member
 
@@ -121,14 +122,16 @@ def test_suggestions_refer_to_existing_things_and_are_reproducible(view, name, e
 
 @settings(max_examples=40)
 @given(views(), st.sampled_from(["rebalance", "redeal", "straggler"]))
-def test_no_member_is_emptied_that_is_not_released(view, name):
+def test_no_member_is_emptied_that_is_neither_released_nor_slow(view, name):
+    """Elastic scaling would count it as a newcomer, and fill it again."""
     if view.chunks is None:
         return
     before = {m.id: view.chunks.of(m.id) for m in view.working}
     for suggestion in make_policy(name).suggest(view):
         view.chunks.owners.update(suggestion.targets)
-    for m, owned in before.items():
-        assert bool(view.chunks.of(m)) >= bool(owned)
+    for m in view.working:
+        is_slow = name != "redeal" and slowdown(m, view.working) > LAST_CHUNK_MAX
+        assert is_slow or bool(view.chunks.of(m.id)) >= bool(before[m.id])
 
 
 @settings(max_examples=60)

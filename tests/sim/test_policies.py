@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.sim.preemption_trace import options_from_section
+from elasticml.sim.simulation import simulate
 from examples.papers.support.virtual_study import Curve, Plan, study
+from tests.sim.small_jobs import record
 
 GAP = 1e-5
 COCOA = {"name": "cocoa", "loss": "hinge", "l2": 0.01}
@@ -116,3 +120,26 @@ def test_passes_of_a_round_follow_the_cost_of_merging():
     assert chosen.to(GAP).units < 0.7 * fixed.to(GAP).units
     # If merging is free, one pass per round is as good as any number.
     assert decisions(run(choose, overhead=0.0, **more), "inner_iterations") == []
+
+
+@pytest.mark.parametrize("n_chunks", [4, 20, 100])
+@pytest.mark.parametrize(
+    "policies", [["straggler"], ["rebalance"], ["straggler", "rebalance"]], ids=" ".join
+)
+def test_a_member_at_a_fiftieth_of_the_others_speed_at_most_halves_the_rounds(policies, n_chunks):
+    """All waited for its last chunk, or two policies emptied it, and a third filled it again."""
+    rng = np.random.default_rng(3)
+    X, y = rng.standard_normal((24_000, 5)), rng.choice([-1.0, 1.0], 24_000)
+
+    def rounds(members: int, world: dict[str, Any], policies: Sequence[str] = ()) -> int:
+        made = record(
+            chunk_bytes=48 * 24_000 // n_chunks + 100,
+            members={"start": members, "min": 1},
+            stop={"seconds": 10.0},
+            policies=[{"name": name} for name in policies],
+            evaluate=None,
+        )
+        options = options_from_section({"compute_s": 1e-6, **world})
+        return simulate(made, from_arrays(X, y), options=options).summary["rounds"]
+
+    assert rounds(4, {"slow": {3: 50.0}}, policies) > rounds(3, {}) / 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from elasticml.control.policy import MemberView, View
 from elasticml.ids import ChunkId, MemberId
@@ -159,3 +160,18 @@ def test_spares_are_reserved_for_absent_chunks_while_there_are_others():
     result = moved(view(book, [B], [C], [(A, None)], absent_rows=3))
     assert set(result.values()) == {B}
     assert set(moved(view(book, [], [C], [(A, None)], absent_rows=3)).values()) == {C}
+
+
+def test_a_spare_that_was_slow_gets_one_chunk_now_and_then_until_it_is_fast():
+    book = Book({A: 4, B: 3})
+    steady = tuple(member(book, m, seconds_per_row=(1.0,)) for m in (A, B))
+
+    def given(pace_s: float, round: int) -> Counter:
+        slow = (member(book, C, seconds_per_row=(pace_s,)),)
+        seen = view(book, working=(), round=round, **FAST)
+        suggestions = ElasticScaling().suggest(replace(seen, working=steady, spares=slow))
+        return Counter(m for one in suggestions for m in one.targets.values())
+
+    assert [k for k in range(1, 900) if given(50.0, k)] == [400, 800]
+    assert given(50.0, 400) == {C: 1}
+    assert given(3.0, 1)[C] == 2

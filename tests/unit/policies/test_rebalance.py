@@ -81,10 +81,11 @@ def test_member_that_holds_the_body_comes_first():
     assert world.imbalance < 1.1
 
 
-def test_no_member_is_emptied():
-    world = PolicyWorld([Rebalance()], {0: 50.0, 1: 1.0}, n_chunks=8)
+@pytest.mark.parametrize(("cost", "n_left"), [(10.0, 1), (50.0, 0)])
+def test_a_member_is_emptied_only_if_one_chunk_takes_it_three_times_as_long(cost, n_left):
+    world = PolicyWorld([Rebalance()], {0: cost, 1: 1.0}, n_chunks=8)
     world.play(20)
-    assert len(world.chunks.of(member(0))) == 1
+    assert len(world.chunks.of(member(0))) == n_left
 
 
 def test_same_view_gives_the_same_answer():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from elasticml.control.policy import Move
 from elasticml.policies.rebalance import Rebalance
 from elasticml.policies.straggler import Straggler
@@ -43,11 +45,12 @@ def test_the_factor_sets_the_threshold():
     assert world.suggestions == []
 
 
-def test_straggler_keeps_a_chunk_however_slow_it_is():
+@pytest.mark.parametrize(("cost", "n_left"), [(150.0, 1), (1e6, 0)])
+def test_straggler_keeps_a_chunk_unless_that_takes_it_three_times_the_median(cost, n_left):
     world = world_with_straggler(Straggler())
-    world.cost[1] = 1e6
+    world.cost[1] = cost
     world.play(6)
-    assert len(world.chunks.of(member(1))) == 1
+    assert len(world.chunks.of(member(1))) == n_left
 
 
 def test_with_rebalancing_the_rest_evens_out():
