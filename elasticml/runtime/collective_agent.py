@@ -131,7 +131,12 @@ class CollectiveAgent:
             self._rows_max = max(rows, self._rows_max)
 
     def close(self) -> None:
-        """Close the links to parent and children, and cancel all tasks."""
+        """Close the links to parent and children, cancel all tasks, and drop the kept sums.
+
+        The agent itself may live on, in the frames of a closed link's error; the sums may lie in
+        slots of shared memory.
+        """
+        self._shares.clear()
         for peer in [self._parent, *self._children.values()]:
             if peer is not None:
                 peer.close()

@@ -167,7 +167,8 @@ def raw_errors(folder: Path, expected: str = "") -> Iterator[str]:
         text = path.read_text(errors="replace")
         for match in _TRACEBACK.finditer(text):
             is_expected = bool(expected and re.search(expected, match[1]))
-            if _OURS in match[0] and _RAISING not in match[0] and not is_expected:
+            is_users = _RAISING in match[0] or "ControlFlowError" in match[1]
+            if _OURS in match[0] and not is_users and not is_expected:
                 yield f"{path.name}: {match[1][:200]}"
 
 

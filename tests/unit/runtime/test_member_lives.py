@@ -21,6 +21,7 @@ from elasticml.ids import ChunkId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.codec import encode
 from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.collective_agent import CollectiveAgent
 from elasticml.runtime.executors import Runner, ThreadRunner
 from elasticml.runtime.member_agent import MemberAgent
 from elasticml.runtime.member_host import MemberHost
@@ -172,6 +173,29 @@ async def test_a_worker_with_a_notice_starts_no_incarnation_that_would_not_know_
     with pytest.raises(LinkClosedError):
         await receive_kind(link, "Arrive")
     assert host.agents == {}
+
+
+async def test_a_closed_incarnation_drops_the_sums_that_it_kept(monkeypatch):
+    """They lay in shared memory for as long as anything referred to the incarnation."""
+    agents: list[CollectiveAgent] = []
+    made = CollectiveAgent.__init__
+
+    def watched(self: CollectiveAgent, *given: Any, **named: Any) -> None:
+        made(self, *given, **named)
+        agents.append(self)
+
+    monkeypatch.setattr(CollectiveAgent, "__init__", watched)
+    world = World(toy_record())
+    for _ in range(6):
+        await world.add()
+    running = asyncio.create_task(world.run())
+    while not any(agent._shares for agent in agents):
+        await asyncio.sleep(0)
+    for host in world.hosts.values():
+        host.close()
+    assert [len(agent._shares) for agent in agents] == [0] * 6
+    running.cancel()
+    await world.close()
 
 
 async def test_members_compute_with_the_job_s_threads_if_it_sets_them(monkeypatch):
