@@ -50,6 +50,8 @@ from elasticml.training.checkpoint import Checkpoint, record_to_resume
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.02
+#: Longest wait until the present workers have loaded elasticml, in seconds.
+LOADING_S_MAX = 3.0
 #: Topic under which a nanny reports that it ends a worker for memory.
 MEMORY_TOPIC = "worker-restart-memory"
 #: Most story records in one reply: a day's story is larger than a message should be.
@@ -118,14 +120,21 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._retirements = Retirements(scheduler, self._board, self._states)
         transport_of(scheduler)
         self._page = serve_page(scheduler, self._jobs)
+        loading = asyncio.ensure_future(self._register_worker_plugin())
+        self._keep(loading)
+        # A worker that is stopped does not answer; those that do announce themselves.
+        await asyncio.wait([loading], timeout=LOADING_S_MAX)
+        # Not awaited: it waits for all nannies that start at present.
+        self._spawn(self._register_nanny_plugin())
+
+    async def _register_worker_plugin(self) -> None:
+        """Load the member plugin on all present and future workers."""
         try:
-            await scheduler.register_worker_plugin(
+            await self._scheduler.register_worker_plugin(
                 None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
             )
         except OSError as error:  # that worker is gone; the others announce themselves
             logger.warning("a worker ended while it loaded elasticml: %s", error)
-        # Not awaited: it waits for all nannies that start at present.
-        self._spawn(self._register_nanny_plugin())
 
     async def _register_nanny_plugin(self) -> None:
         """Drain the workers of nannies whose process receives a signal."""
@@ -137,7 +146,9 @@ class ElasticmlScheduler(SchedulerPlugin):
             logger.warning("a nanny does not handle signals for elasticml: %s", error)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        self._keep(asyncio.get_running_loop().create_task(work))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

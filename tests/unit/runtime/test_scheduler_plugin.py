@@ -9,6 +9,7 @@ import pytest
 from distributed import Client
 
 from elasticml.errors import ConfigError
+from elasticml.runtime import scheduler_plugin
 from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 from tests.unit.runtime.test_dask_points import in_process
 
@@ -49,3 +50,29 @@ async def test_only_workers_announce_themselves() -> None:
             with pytest.raises(ConfigError):
                 await client.scheduler.em_stopping(**wrong)
         assert plugin._ready <= set(cluster.scheduler.workers)
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_does_not_answer_holds_up_neither_the_plugin_nor_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler_plugin, "LOADING_S_MAX", 0.01)
+    async with in_process(2) as cluster, Client(cluster, asynchronous=True) as client:
+        stopped, staying = cluster.workers.values()
+        answers, loaded = asyncio.Event(), asyncio.Event()
+        loads = staying.handlers["plugin-add"]
+
+        async def stand(**_: Any) -> None:
+            await answers.wait()
+
+        async def load(plugin: bytes, name: str) -> Any:
+            done = await loads(plugin=plugin, name=name)
+            loaded.set()
+            return done
+
+        stopped.handlers["plugin-add"], staying.handlers["plugin-add"] = stand, load
+        async with asyncio.timeout(60.0):
+            await client.register_plugin(ElasticmlScheduler())
+            await loaded.wait()
+        assert not answers.is_set()
+        answers.set()
