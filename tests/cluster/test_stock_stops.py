@@ -251,6 +251,7 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
     cluster.await_workers(client, 2 + len(names) + 2)
     outer = {name: cluster.processes[name].pid for name in (*names, "pair")}
     below = cluster.pid(client, "below")
+    former = next(a for a, w in workers_of(client).items() if w["name"] == "below")
     closed = next(a for a, w in workers_of(client).items() if w["name"] == "closed")
     course = Course(
         client,
@@ -267,7 +268,13 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
     for step, name in enumerate((*names, "pair")):
         course.check_drained(step, "terminated")
         if name == "below":  # its nanny has not been told to stop
-            until(lambda: cluster.pid(client, "below") != below, "another process below the nanny")
+            until(
+                lambda: any(
+                    w["name"] == "below" and a != former for a, w in workers_of(client).items()
+                ),
+                "another process below the nanny",
+            )
+            assert cluster.processes["below"].poll() is None
         else:
             assert cluster.ended(name) == 0, cluster.log(name)
         print(f"SIGTERM to {name}: member released after {course.seconds[step]:.2f} s")
