@@ -533,7 +533,7 @@ def resume(
         A run directory, or the directory of the checkpoints as the scheduler sees it
         (``checkpoint.path`` of the job).
     data, test : Source, optional
-        The data again if they were arrays in memory; they must be the same.
+        The data and the test data again, each if it was in memory; they must be the same.
     objects : sequence, optional
         The job's classes, functions and algorithms that its script or notebook defined: they
         travelled with the submission only, and are in no file.
@@ -546,8 +546,8 @@ def resume(
     Raises
     ------
     ConfigError
-        When there is no such checkpoint, another process is writing the run, or the data were in
-        memory and are not given again.
+        When there is no such checkpoint, another process is writing the run, or the data or test
+        data were in memory and are not given again.
     DataError
         When the data have changed.
 
@@ -594,11 +594,12 @@ def _resumed(
     place, former = _interrupted_job(client, places)
     give_again(former.fields_json(), objects)
     source = source_from_spec(former.data) if data is None else validated_as(data, former.data)
-    again = run_checkpoints.DATA_IN_MEMORY.get(str(former.data.get("format")))
-    if data is None and again is not None:
+    lost = run_checkpoints.lost_data(former)
+    lacking = [name for name, given in (("data", data), ("test", test)) if given is None]
+    if set(lacking) & set(lost):
         raise ConfigError(
-            f"resume: the data of job {former.job} were in memory, which is lost; give them "
-            f'again: em.resume(client, "{path}", data={again})',
+            f"resume: {' and '.join(lost)} of job {former.job} were in memory, which is lost; give "
+            f"them again: {run_checkpoints.resume_call(path, former)}",
             path="data",
         )
     if test is None and former.test is not None:

@@ -123,7 +123,7 @@ class Source(Protocol):
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> Source:
-    """Build a source from its spec; nothing is read.
+    """Build a source from its spec; nothing is read. It lists its files once, at first use.
 
     Raises
     ------
@@ -142,7 +142,17 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
     options = {k: v for k, v in spec.items() if k != "format" and v is not None}
     settings = read_settings(DATA_SPECS[name], options, "data")
     source: Source = importlib.import_module(_READERS[name]).source_of(settings)
-    return source
+    return listed_once(source)
+
+
+def listed_once(source: Source) -> Source:
+    """Return a source that lists its files once: to read n files it does not list n files n times.
+
+    It is for one job. Another source of the same path finds the files as they are then.
+    """
+    once = getattr(source, "listed_once", None)
+    listed: Source = source if once is None else once()
+    return listed
 
 
 def drawn_blocks(rows: int, block_rows: int, row_bytes: float) -> list[BlockInfo]:
@@ -166,6 +176,7 @@ def resolve_chunk_bytes(source: Source, chunk_bytes: int | None, n_members: int)
 
 def survey_all(source: Source) -> Source:
     """Survey all blocks in this process if the source needs it; return the source to read."""
+    source = listed_once(source)
     while source.needs_survey:
         summaries = [source.survey(block.index) for block in source.blocks()]
         source = source.with_stats(merge_summaries(summaries))

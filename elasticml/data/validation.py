@@ -31,7 +31,13 @@ from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.arrays import ChunkBodies
 from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint
-from elasticml.data.source import BlockInfo, Source, resolve_chunk_bytes, source_from_spec
+from elasticml.data.source import (
+    BlockInfo,
+    Source,
+    listed_once,
+    resolve_chunk_bytes,
+    source_from_spec,
+)
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import VALIDATION_ORDINAL, ChunkId
 
@@ -83,6 +89,11 @@ class ValidatedSource:
     def rows(self) -> Any:
         """The training rows of arrays in memory; None in a placeholder."""
         return getattr(self.train, "rows", None)
+
+    def listed_once(self) -> ValidatedSource:
+        """Return a source that lists the files of both sources once."""
+        validation = None if self.validation is None else listed_once(self.validation)
+        return replace(self, train=listed_once(self.train), validation=validation)
 
     def spec(self) -> dict[str, Any]:
         """Return the spec of the training data with an entry ``validated``."""

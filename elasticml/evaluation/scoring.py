@@ -17,7 +17,7 @@ from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.images import image_shape
-from elasticml.data.source import Source, read_block, resolve_chunk_bytes
+from elasticml.data.source import Source, listed_once, read_block, resolve_chunk_bytes
 from elasticml.errors import DataError
 from elasticml.ids import is_validation
 from elasticml.user_cache import CacheSetting
@@ -110,7 +110,7 @@ class DataReader:
         chunk_bytes: int | None = None,
         n_members: int = 1,
     ) -> None:
-        self._source = source
+        source = self._source = listed_once(source)
         self._chunk_bytes = resolve_chunk_bytes(source, chunk_bytes, n_members)
         self._blocks = source.blocks()
         self._n_ahead = n_threads

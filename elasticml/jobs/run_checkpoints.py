@@ -143,8 +143,20 @@ def how_to_resume(record: JobRecord, run_dir: Path | None, *, is_command: bool) 
     if run_dir is not None and is_command:
         return f"resume it: elasticml run --resume {run_dir}"
     path = place.path if run_dir is None else run_dir
-    source = DATA_IN_MEMORY.get(str(record.data.get("format")))
-    return f'resume it: em.resume(client, "{path}"{"" if source is None else f", data={source}"})'
+    return f"resume it: {resume_call(path, record)}"
+
+
+def lost_data(record: JobRecord) -> dict[str, str]:
+    """Return how to give again the data and test data of a job that were in memory alone."""
+    formats = {"data": record.data.get("format"), "test": (record.test or {}).get("format")}
+    again = {name: DATA_IN_MEMORY.get(str(format)) for name, format in formats.items()}
+    return {name: call for name, call in again.items() if call is not None}
+
+
+def resume_call(path: str | Path, record: JobRecord) -> str:
+    """Return the call that resumes a job."""
+    given = [f", {name}={call}" for name, call in lost_data(record).items()]
+    return f'em.resume(client, "{path}"{"".join(given)})'
 
 
 def saved_outcome(record: JobRecord, story: Sequence[Mapping[str, Any]], reason: str) -> JobOutcome:

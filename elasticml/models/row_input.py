@@ -15,7 +15,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import rows_of_chunk
-from elasticml.data.source import Source, infer_format, read_block, source_from_spec
+from elasticml.data.source import Source, infer_format, listed_once, read_block, source_from_spec
 from elasticml.data.storage.untrusted_files import check_regular, reading
 from elasticml.errors import ConfigError, DataError, one_line, shown
 
@@ -186,7 +186,7 @@ class RowInput:
 
         if self.index_base is not None and source.spec().get("format") == "svmlight":
             source = source_from_spec({**source.spec(), "zero_based": self.index_base == 0})
-        source = source.with_columns(self.n_columns)
+        source = listed_once(source.with_columns(self.n_columns))
         for block in source.blocks():
             for chunk in read_block(source, block.index, None, 1)[0]:
                 rows = rows_of_chunk(chunk)

@@ -108,6 +108,7 @@ def convert(
         raise ConfigError(
             f"{place} exists already; name another folder, or remove it", path=str(place)
         )
+    before = source.fingerprint()  # "ready" lists its files once
     ready = survey_all(source) if like is None else source.with_stats(like)
     spec = {key: value for key, value in ready.spec().items() if key != "path"}
     origin = ready.fingerprint()
@@ -115,7 +116,7 @@ def convert(
     with _part_of(place) as part:
         writer = _Writer(part, name, level)
         _copy(ready, writer, place, chunk_bytes, on_progress)
-        if ready.fingerprint() != origin:
+        if source.fingerprint() != before:
             raise DataError("the data changed while being read; convert them again")
         with _writing(place):
             _write_manifest(part, writer, name, ready.spec(), chunk_bytes)

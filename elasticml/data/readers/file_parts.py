@@ -6,9 +6,11 @@ Dask and Spark write such folders. The files come in natural order, so that ``pa
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -18,7 +20,6 @@ from elasticml.data.readers.files import (
     fingerprint,
     info_of,
     missing,
-    text_blocks,
     unusable,
     version_of,
 )
@@ -123,44 +124,91 @@ def _natural(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in _DIGITS.split(name)]
 
 
-def are_versioned(parts: Sequence[Part]) -> bool:
-    """Whether a change of any file that keeps its size can be detected."""
-    return all(part.info.token for part in parts)
+class Listing:
+    """The files of a source, and their blocks: listed once, on first use.
 
+    A source that keeps it reads each of n files without listing all n again. A file may change
+    meanwhile, so each is looked at once more after it was read.
 
-def parts_fingerprint(spec: Mapping[str, Any], parts: Sequence[Part]) -> str:
-    """Digest a source's spec with its files' names, sizes and versions; 16 hex digits."""
-    if len(parts) == 1:
-        return fingerprint(spec, parts[0].info)
-    files = [[part.path, part.info.size, part.info.token] for part in parts]
-    return fingerprint({**spec, "files": files})
-
-
-def numbered(blocks: Sequence[tuple[Part, BlockInfo]]) -> list[PartBlock]:
-    """Return the blocks of all files, numbered from 0."""
-    return [
-        PartBlock(part=part, index=block.index, block=replace(block, index=number))
-        for number, (part, block) in enumerate(blocks)
-    ]
-
-
-def text_parts(parts: Sequence[Part]) -> list[PartBlock]:
-    """Return the blocks of text files."""
-    return numbered([(part, block) for part in parts for block in text_blocks(part.info)])
-
-
-def block_of(blocks: Sequence[PartBlock], number: int, path: str) -> PartBlock:
-    """Return a block by its number.
-
-    Raises
-    ------
-    DataError
-        When there are fewer: files were removed while a job read.
+    Parameters
+    ----------
+    path, format : str
+        As for :func:`parts_of`.
+    blocks_of : callable (Part) -> sequence of BlockInfo
+        Splits a file.
     """
-    if number >= len(blocks):
-        raise DataError(
-            f"{path} has {len(blocks)} blocks, and block {number} is to be read: files have "
-            "changed; start a new job when all are in place",
-            path=path,
-        )
-    return blocks[number]
+
+    def __init__(
+        self, path: str, format: str, blocks_of: Callable[[Part], Sequence[BlockInfo]]
+    ) -> None:
+        self._path = path
+        self._format = format
+        self._blocks_of = blocks_of
+        self._fingerprints: dict[str, str] = {}
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The files."""
+        return parts_of(self._path, self._format)
+
+    @cached_property
+    def blocks(self) -> list[PartBlock]:
+        """The blocks of all files, numbered from 0."""
+        blocks = [(part, block) for part in self.parts for block in self._blocks_of(part)]
+        return [
+            PartBlock(part=part, index=block.index, block=replace(block, index=number))
+            for number, (part, block) in enumerate(blocks)
+        ]
+
+    @cached_property
+    def are_versioned(self) -> bool:
+        """Whether a change of any file that keeps its size can be detected."""
+        return all(part.info.token for part in self.parts)
+
+    def block(self, number: int) -> PartBlock:
+        """Return a block by its number.
+
+        Raises
+        ------
+        DataError
+            When there are fewer: files were removed while a job read.
+        """
+        if number >= len(self.blocks):
+            raise DataError(
+                f"{self._path} has {len(self.blocks)} blocks, and block {number} is to be read: "
+                "files have changed; start a new job when all are in place",
+                path=self._path,
+            )
+        return self.blocks[number]
+
+    def check(self, part: Part) -> None:
+        """Check that a file, which has been read, is still the listed one.
+
+        Raises
+        ------
+        DataError
+            When it has changed or is gone.
+        """
+        try:
+            system, inner = system_of(part.path)
+            entry = system.info(inner)
+        except FileNotFoundError:
+            entry = {"name": inner, "size": None}
+        except (OSError, ImportError, ValueError) as error:
+            raise unusable(part.path, "accessed", error) from None
+        if (entry["size"], version_of(inner, entry)) != (part.info.size, part.info.token):
+            raise DataError(
+                f"{part.path} has changed while it was read; start a new job when it is in place",
+                path=part.path,
+            )
+
+    def fingerprint(self, spec: Mapping[str, Any]) -> str:
+        """Digest a source's spec with its files' names, sizes and versions; 16 hex digits."""
+        key = json.dumps(spec, sort_keys=True)
+        if key not in self._fingerprints:
+            if len(self.parts) == 1:
+                self._fingerprints[key] = fingerprint(spec, self.parts[0].info)
+            else:
+                files = [[part.path, part.info.size, part.info.token] for part in self.parts]
+                self._fingerprints[key] = fingerprint({**spec, "files": files})
+        return self._fingerprints[key]

@@ -8,7 +8,7 @@ decide for all of it: an index 0 there makes it zero-based, else it is one-based
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
@@ -17,14 +17,7 @@ from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers import svmlight_short as short
-from elasticml.data.readers.file_parts import (
-    Part,
-    are_versioned,
-    block_of,
-    parts_fingerprint,
-    parts_of,
-    text_parts,
-)
+from elasticml.data.readers.file_parts import Listing, Part
 from elasticml.data.readers.files import (
     Piece,
     absolute,
@@ -32,6 +25,7 @@ from elasticml.data.readers.files import (
     file_info,
     line_number,
     once_per_version,
+    text_blocks,
 )
 from elasticml.data.source import (
     BlockInfo,
@@ -105,6 +99,8 @@ class SvmlightSource:
     zero_based: ZeroBased
     dtype: Dtype
     n_columns: int | None = None
+    #: Kept by a source that lists its files once.
+    listing: Listing | None = field(default=None, compare=False, repr=False)
 
     @property
     def needs_survey(self) -> bool:
@@ -114,7 +110,7 @@ class SvmlightSource:
     @property
     def is_costly(self) -> bool:
         """Whether to cache blocks: text is worth it, if a change of the file can be detected."""
-        return are_versioned(self._parts())
+        return self._files().are_versioned
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
@@ -128,21 +124,21 @@ class SvmlightSource:
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over path, sizes, modification times and options."""
-        return parts_fingerprint(self.spec(), self._parts())
+        return self._files().fingerprint(self.spec())
 
     def blocks(self) -> list[BlockInfo]:
         """Return byte ranges; raises ConfigError or DataError for a missing or empty file."""
-        return [part.block for part in text_parts(self._parts())]
+        return [part.block for part in self._files().blocks]
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read the rows that begin in one block; see :class:`elasticml.data.source.Source`."""
-        parts = self._parts()
-        at = block_of(text_parts(parts), block, self.path)
+        files = self._files()
+        at = files.block(block)
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        name = parts_fingerprint(self.spec(), parts)
-        base = self._base(parts[0])
+        name = files.fingerprint(self.spec())
+        base = self._base(files.parts[0])
         chunks: list[Chunk] = []
         layouts: list[Layout] = []
         counts: dict[str, int] = {}
@@ -152,6 +148,7 @@ class SvmlightSource:
                 layouts.append(block_layout(rows, self.dtype))
             start = len(chunks)
             chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=start)
+        files.check(at.part)
         kinds = [chunk.layout.kind for chunk in chunks]
         layout = Layout(
             kind=merge_layout_kinds(kinds) if kinds else "binary_csr",
@@ -174,8 +171,12 @@ class SvmlightSource:
         """Return a source with ``n_columns`` columns; values beyond them are dropped."""
         return replace(self, n_columns=n_columns)
 
-    def _parts(self) -> tuple[Part, ...]:
-        return parts_of(self.path, "svmlight")
+    def listed_once(self) -> SvmlightSource:
+        """Return a source that lists its files once."""
+        return replace(self, listing=self._files())
+
+    def _files(self) -> Listing:
+        return self.listing or Listing(self.path, "svmlight", lambda part: text_blocks(part.info))
 
     def _base(self, first: Part) -> int:
         if self.zero_based == "auto":

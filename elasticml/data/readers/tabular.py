@@ -7,7 +7,7 @@ import functools
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -38,16 +38,7 @@ from elasticml.data.readers.csv_text import (
     head_records,
     parse_csv,
 )
-from elasticml.data.readers.file_parts import (
-    Part,
-    PartBlock,
-    are_versioned,
-    block_of,
-    numbered,
-    parts_fingerprint,
-    parts_of,
-    text_parts,
-)
+from elasticml.data.readers.file_parts import Listing, Part, PartBlock, parts_of
 from elasticml.data.readers.files import (
     absolute,
     file_info,
@@ -186,6 +177,8 @@ class TableSource:
     settings: CsvSpec | ParquetSpec
     #: From the survey, or of the training data.
     encoder: TableEncoder | None = None
+    #: Kept by a source that lists its files once.
+    listing: Listing | None = field(default=None, compare=False, repr=False)
 
     @property
     def path(self) -> str:
@@ -209,7 +202,7 @@ class TableSource:
     @property
     def is_costly(self) -> bool:
         """Whether to cache blocks: CSV is worth it, if a change of the file can be detected."""
-        return self._is_csv and are_versioned(self._parts())
+        return self._is_csv and self._files().are_versioned
 
     @property
     def _is_csv(self) -> bool:
@@ -229,10 +222,10 @@ class TableSource:
         words = {} if encoder is None else encoder.vocabularies()
         options = {**self._options(), "vocabularies": words or None}
         if isinstance(self.settings, CsvSpec):
-            options["delimiter"] = _format_of(self.settings, self._parts()[0]).delimiter
+            options["delimiter"] = _format_of(self.settings, self._files().parts[0]).delimiter
         if encoder is not None and not encoder.is_plain:
             options["encoder"] = encoder.to_json()
-        return parts_fingerprint(options, self._parts())
+        return self._files().fingerprint(options)
 
     def _options(self) -> dict[str, Any]:
         """Return the basic options, and further ones that differ from the defaults."""
@@ -248,7 +241,7 @@ class TableSource:
 
     def blocks(self) -> list[BlockInfo]:
         """Return byte ranges or row groups; raises for a missing, empty or unreadable file."""
-        blocks = [part.block for part in self._part_blocks()]
+        blocks = [part.block for part in self._files().blocks]
         if all(block.rows == 0 for block in blocks):
             raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
         return blocks
@@ -256,25 +249,24 @@ class TableSource:
     def _place(self, at: PartBlock, table: int, row: int) -> str:
         """Return the line of a row of one of a block's tables."""
         assert isinstance(self.settings, CsvSpec)
-        format = _format_of(self.settings, self._parts()[0])
+        format = _format_of(self.settings, self._files().parts[0])
         texts = csv_texts(at.part.path, at.index, at.part.info, format)
         return next(islice(texts, table, None)).place(row)
 
     def _parsed_name(self) -> str:
         """Return a digest of the files and of all options on which their parsing depends."""
         options = {**self._options(), "words": self.settings.words}
-        return parts_fingerprint(options, self._parts())
+        return self._files().fingerprint(options)
 
-    def _parts(self) -> tuple[Part, ...]:
-        return parts_of(self.path, self.settings.format)
+    def listed_once(self) -> TableSource:
+        """Return a source that lists its files once."""
+        return replace(self, listing=self._files())
 
-    def _part_blocks(self) -> list[PartBlock]:
-        parts = self._parts()
-        if isinstance(self.settings, CsvSpec):
-            return text_parts(parts)
-        return numbered(
-            [(part, block) for part in parts for block in _row_groups(part.path, part.info.token)]
-        )
+    def _files(self) -> Listing:
+        if self.listing is not None:
+            return self.listing
+        blocks_of = _text_blocks if self._is_csv else _group_blocks
+        return Listing(self.path, self.settings.format, blocks_of)
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
@@ -293,7 +285,8 @@ class TableSource:
                 path=self.path,
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        encoder, at = self.fitted_encoder(), block_of(self._part_blocks(), block, self.path)
+        files = self._files()
+        encoder, at = self.fitted_encoder(), files.block(block)
         name, dtype = self.fingerprint(), self.settings.dtype
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
@@ -310,6 +303,7 @@ class TableSource:
             width = rows.n_columns
             start = len(chunks)
             chunks += cut(rows, name, block, size, dtype=dtype, first_ordinal=start)
+        files.check(at.part)
         kind = merge_layout_kinds([chunk.layout.kind for chunk in chunks])
         layout = Layout(kind=kind, dtype=dtype, n_columns=width)
         if block:
@@ -330,9 +324,11 @@ class TableSource:
         columns = self._columns()
         names = columns.used if self._is_csv else columns_of_survey(self.settings, columns)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
-        at = block_of(self._part_blocks(), block, self.path)
+        files = self._files()
+        at = files.block(block)
         words = Words(refused=columns.numeric)
         tables = list(self._tables(at, types, names, words))
+        files.check(at.part)
         surveys = survey_table(tables, self.settings, columns, at.part.path, words.cells)
         if self.is_costly:
             # Without the text, which is read again if an error has to name a line.
@@ -375,17 +371,17 @@ class TableSource:
     def _fit(self, surveys: Mapping[str, ColumnSurvey]) -> TableEncoder:
         settings, cells = self.settings, dict[str, str]()
         if isinstance(settings, CsvSpec):
-            part = self._parts()[0]
+            part = self._files().parts[0]
             cells.update(csv_columns(part.path, part.info.token, _format_of(settings, part)).texts)
         return fit_encoder(
             settings, self._columns(), surveys, self.path, {**cells, **(settings.words or {})}
         )
 
     def _columns(self) -> TableColumns:
-        names, types = table_columns(self.settings)
+        names, types = _columns_of(self.settings, self._files().parts[0])
         separated = ""
         if isinstance(self.settings, CsvSpec):
-            delimiter = _format_of(self.settings, self._parts()[0]).delimiter
+            delimiter = _format_of(self.settings, self._files().parts[0]).delimiter
             how = "as in its first line" if self.settings.delimiter is None else "data.delimiter"
             separated = f", separated by {delimiter!r} ({how})"
         return resolve_columns(names, types, self.settings, self.path, separated)
@@ -415,9 +411,17 @@ class TableSource:
             return
         parsed = {name: types.get(name, "number") for name in names}
         # All files are written as the first one.
-        format = _format_of(self.settings, self._parts()[0])
+        format = _format_of(self.settings, self._files().parts[0])
         for text in csv_texts(path, at.index, info, format):
             yield parse_csv(text, parsed, words), text.place
+
+
+def _text_blocks(part: Part) -> Sequence[BlockInfo]:
+    return text_blocks(part.info)
+
+
+def _group_blocks(part: Part) -> Sequence[BlockInfo]:
+    return _row_groups(part.path, part.info.token)
 
 
 def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
@@ -538,11 +542,6 @@ def _row_of_group(group: int, start: int, row: int) -> str:
 
 def _row_from(start: int, row: int) -> str:
     return f"row {start + row}"
-
-
-def table_columns(settings: CsvSpec | ParquetSpec) -> tuple[Sequence[str], Sequence[ColumnType]]:
-    """Return the names and types of the columns: those of the first file."""
-    return _columns_of(settings, parts_of(settings.path, settings.format)[0])
 
 
 def _columns_of(

@@ -16,6 +16,7 @@ from elasticml.jobs.run_checkpoints import (
     interrupted_run,
     job_file_entry,
     reached,
+    resume_call,
 )
 from elasticml.protocol.job_record import job_record
 from elasticml.report.status import JobStatus
@@ -48,6 +49,22 @@ def test_a_job_from_python_keeps_none_by_default(tmp_path):
     assert checkpoint_setting(None) is False
     assert checkpoint_setting(True) == Checkpoint()
     assert checkpoint_setting(tmp_path) == Checkpoint(path=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("data", "test", "given"),
+    [
+        ("arrays", "arrays", ", data=em.from_arrays(X, y), test=em.from_arrays(X, y)"),
+        ("csv", "arrays", ", test=em.from_arrays(X, y)"),
+        ("dask", "csv", ", data=em.from_dask(X, y)"),
+        ("csv", None, ""),
+    ],
+)
+def test_data_and_test_data_that_were_in_memory_are_given_again(data, test, given):
+    record = job_record(
+        {"data": {"format": data}, "test": None if test is None else {"format": test}}
+    )
+    assert resume_call("place", record) == f'em.resume(client, "place"{given})'
 
 
 def test_the_default_path_is_in_the_run_s_directory_and_not_in_its_job_file(tmp_path):

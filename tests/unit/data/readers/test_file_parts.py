@@ -10,12 +10,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from fsspec.implementations.local import LocalFileSystem
 from sklearn.datasets import dump_svmlight_file
 
 import elasticml as em
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.readers.table_encoding import matrix_of
-from elasticml.data.source import Source, infer_format, load_all, source_from_spec
+from elasticml.data.source import (
+    Source,
+    infer_format,
+    load_all,
+    read_block,
+    source_from_spec,
+    survey_all,
+)
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_file import read_job_file
 
@@ -104,6 +112,44 @@ def test_a_change_of_any_file_is_a_change_of_the_data(tmp_path: Path, frame: pd.
     part.write_text(part.read_text() + "3,Oslo,1\n")
     assert source.fingerprint() != before
     assert len(table(source)) == 121
+
+
+@pytest.mark.parametrize("validation", [None, {"share": 0.2, "seed": 0}], ids=["plain", "held out"])
+def test_reading_all_files_lists_them_once(
+    tmp_path: Path,
+    frame: pd.DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    validation: dict[str, object] | None,
+) -> None:
+    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
+    listed: list[str] = []
+    ls = LocalFileSystem.ls
+
+    def counted(self: LocalFileSystem, path: str, *args: object, **options: object) -> object:
+        listed.append(path)
+        return ls(self, path, *args, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", counted)
+    ready = survey_all(source_from_spec({**source.spec(), "validated": validation}))
+    for info in ready.blocks():
+        read_block(ready, info.index, None, 2, cache=str(tmp_path / "cache"))
+    assert len(ready.blocks()) == 12
+    assert len(listed) == 1
+
+
+def test_a_file_that_changes_after_a_job_has_listed_it_is_an_error(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
+    ready = survey_all(source_from_spec(source.spec()))
+    part = tmp_path / "parts" / "part-7.csv"
+    part.write_text(part.read_text() + "3,Oslo,1\n")
+    assert ready.read(6, None, 1)[1].rows == 10
+    with pytest.raises(DataError, match=r"part-7\.csv has changed while it was read; start a new"):
+        ready.read(7, None, 1)
+    part.unlink()
+    with pytest.raises((ConfigError, DataError), match=r"part-7\.csv"):
+        ready.read(7, None, 1)
 
 
 def test_an_error_names_the_file_in_which_it_is(tmp_path: Path, frame: pd.DataFrame) -> None:
