@@ -426,13 +426,13 @@ async def resume_twice(place: Path, *, at_once: bool) -> list[World | BaseExcept
 
     Unless ``at_once``, the first one is stopped, for as long as its claim lasts, in round 20.
     """
-    stopped = asyncio.Event()
+    later: asyncio.Future[World] = asyncio.get_running_loop().create_future()
+
+    def made(job: str) -> World:
+        return World(resumed(place, BATCH_GRADIENT, job=job, stop={"rounds": 40}), source=rows())
 
     async def resume(job: str) -> World:
-        changes = {"job": job, "stop": {"rounds": 40}}
-        if job == "two" and not at_once:
-            await stopped.wait()
-        world = World(resumed(place, BATCH_GRADIENT, **changes), source=rows())
+        world = made(job) if job == "one" or at_once else await later
         for _ in range(3):
             await world.add()
         await world.run(lambda k: look(world))
@@ -442,12 +442,12 @@ async def resume_twice(place: Path, *, at_once: bool) -> list[World | BaseExcept
         checkpoint = read_checkpoint(str(place))
         assert checkpoint is not None
         assert checkpoint.notes == ()
-        if world.shell.machine.state.round == 20 and not at_once and not stopped.is_set():
+        if world.shell.machine.state.round == 20 and not at_once and not later.done():
             (claim,) = place.glob("attempt-*.json")
             values = json.loads(claim.read_bytes())
             values["renewed_s"] -= values["free_after_s"]
             claim.write_text(json.dumps(values))
-            stopped.set()
+            later.set_result(made("two"))  # before the first one can renew its claim
 
     return await asyncio.gather(resume("one"), resume("two"), return_exceptions=True)
 
