@@ -22,6 +22,7 @@ import os
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -370,6 +371,16 @@ def _take(lock: int) -> None:
             return
 
 
+@cache
+def _warn_of_cache(folder: str, why: str) -> None:
+    warnings.warn(
+        f"compiled functions are not kept in {folder} ({why}): each process compiles them again; "
+        "make room, or name another folder with ELASTICML_CACHE",
+        RuntimeWarning,
+        stacklevel=1,
+    )
+
+
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     """A cache in which one process compiles a function while others wait for its machine code.
 
@@ -412,7 +423,10 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         # A part's environment has no address before the machine code that contains it.
         for environment in data._find_referenced_environments():
             data.library.codegen.set_env(environment.env_name, environment)
-        super().save_overload(sig, data)
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:  # such as a full disk: the machine code serves this process
+            _warn_of_cache(str(cache_directory()), error.strerror or type(error).__name__)
 
     def release(self) -> None:
         """Let other processes compile, or load what this thread has compiled."""

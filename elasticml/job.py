@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +15,7 @@ from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
 from elasticml.data.storage.filesystem import is_url, join
 from elasticml.data.validation import validated_as
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
 from elasticml.jobs.callbacks import check_callbacks
@@ -378,7 +379,8 @@ class Job:
         """Check the job against the cluster and submit it."""
         from elasticml.jobs.handle import Handle, prepare_scheduler, workers_of
 
-        workers = workers_of(client)
+        with _reaching(client):
+            workers = workers_of(client)
         members = self.members.start or len(workers)
         if members < 1 and (resume is not None or cluster_of(client) is not None):
             # The client's cluster starts them, or those of a lost scheduler are on their way.
@@ -406,8 +408,9 @@ class Job:
             record |= {"resume": resume.place, "reached": dict(resume.reached)}
         elif resume is not None:
             record["resume"] = str(resume)
-        prepare_scheduler(client, list(workers))
-        _submit(client, record, self.data)
+        with _reaching(client):
+            prepare_scheduler(client, list(workers))
+            _submit(client, record, self.data)
         sent, source = job_record(record), self.data
         if has_partitions(source):
             source = source_from_spec(sent.data)  # a handle keeps no partitions
@@ -616,7 +619,8 @@ def _resumed(
         "resume": place,
         "reached": dict(reached),
     }
-    _submit(client, record, source)
+    with _reaching(client):
+        _submit(client, record, source)
     return Handle(client, job_id, job_record(record), source, test, interrupted)
 
 
@@ -632,6 +636,19 @@ def _interrupted_job(client: Client, places: Sequence[str]) -> tuple[str, JobRec
         "directory or URL that it can read, or start the job again",
         path="resume",
     )
+
+
+@contextmanager
+def _reaching(client: Client) -> Iterator[None]:
+    """Say in one line that the scheduler was lost while a job was submitted."""
+    address = getattr(client.scheduler, "address", "the client")
+    try:
+        yield
+    except OSError as error:  # as Dask raises when a connection closes
+        raise JobFailedError(
+            f"the scheduler at {address} was lost before the job had started "
+            f"({one_line(error) or 'it is gone'}); start it again, then the job"
+        ) from error
 
 
 def _submit(client: Client, record: dict[str, Any], data: Source) -> None:

@@ -216,10 +216,11 @@ class PoissonRegressor(LinearRegressor):
         )
 
     def _start(self, constant: F64) -> F64:
-        if not (self.warm_start and hasattr(self, "coef_")):
+        d = constant.size - self.fit_intercept
+        # As scikit-learn's: a model of other columns is none to start from.
+        if not self.warm_start or getattr(self, "coef_", np.empty(0)).shape != (d,):
             return constant
-        last = np.append(self.coef_, self.intercept_)
-        return last[: constant.size]
+        return np.append(self.coef_, self.intercept_)[: constant.size]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

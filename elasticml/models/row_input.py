@@ -5,6 +5,7 @@ Arrow and the readers of tables are imported when they are needed, not by every 
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -142,10 +143,8 @@ class RowInput:
             format, data = data.settings.format, data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
         if name.endswith(".npy"):
-            check_regular(name)
-            with reading(name):
-                rows = np.load(name, mmap_mode="r", allow_pickle=False)
-                n_rows = len(rows)
+            rows = _array_in(name)
+            n_rows = len(rows)
             for start in range(0, n_rows, 65_536):
                 yield Batch(X=self.matrix(rows[start : start + 65_536]))
             return
@@ -247,6 +246,25 @@ class RowInput:
         return Batch(
             X=self._of_table(table, "X", place), labels=self.encoder.labels(table, "X", place)
         )
+
+
+def _array_in(path: str) -> NDArray[Any]:
+    """Return the array in an ``.npy`` file, mapped if it is here."""
+    from elasticml.data.storage.filesystem import local_path, read_bytes
+
+    check_regular(path)
+    local = local_path(path)
+    try:
+        with reading(path):
+            if local is not None and local.exists():
+                rows: NDArray[Any] = np.load(local, mmap_mode="r", allow_pickle=False)
+            else:
+                rows = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
+            return rows
+    except DataError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ConfigError(f"{path} does not exist; name a file of rows", path=path) from None
+        raise
 
 
 def row_input_from_json(record: Mapping[str, Any]) -> RowInput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import operator
@@ -270,3 +271,20 @@ def test_a_process_that_keeps_its_lock_holds_up_others_for_a_limited_time(monkey
     with lock_of(tripled).open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert tripled(1.0) == 3.0
+
+
+def test_machine_code_that_cannot_be_kept_serves_its_process(monkeypatch) -> None:
+    @compiled.kernel
+    def quadrupled(x: float) -> float:
+        return 4.0 * x
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(quadrupled._cache, "_load", lambda *_: None)
+    monkeypatch.setattr(quadrupled._cache, "_save_overload", full)
+    compiled._warn_of_cache.cache_clear()
+    with pytest.warns(RuntimeWarning, match="No space left on device") as warned:
+        assert quadrupled(1.0) == 4.0
+        assert quadrupled(1) == 4
+    assert len(warned) == 1

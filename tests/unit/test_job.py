@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
+from distributed.comm import CommClosedError
 
 import elasticml as em
 from elasticml.data.readers.arrays import from_arrays
@@ -108,3 +110,16 @@ def test_the_rows_of_a_small_file_are_checked_before_anything_is_started(tmp_pat
     job = em.Job(em.CoCoA(loss="hinge", l2=0.01), em.read_svmlight(path))
     with pytest.raises(em.DataError, match=r"bad\.svm, line 3, column 1: label is 'foo'"):
         job.check_data()
+
+
+def test_a_scheduler_that_is_lost_while_a_job_is_submitted_is_an_error_in_one_line(
+    data, monkeypatch
+):
+    def closed(client, *rest):
+        raise CommClosedError("in <TCP (closed)>")
+
+    monkeypatch.setattr("elasticml.jobs.handle.prepare_scheduler", closed)
+    with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        with pytest.raises(em.JobFailedError, match="was lost before the job had started") as lost:
+            em.Job(em.BatchGradient(), data).start(client)
+        assert client.scheduler.address in str(lost.value)

@@ -125,7 +125,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _finite_vector(values: ArrayLike, what: str, name: str) -> NDArray[np.float64]:
-    vector = np.ascontiguousarray(_numeric(values, what, name), dtype=np.float64)
+    given = _numeric(values, what, name)
+    vector = np.ascontiguousarray(given, dtype=np.float64)
+    _check_exact(given, vector, what, name)
     if vector.ndim == 2 and vector.shape[1] == 1:
         vector = vector.ravel()
     if vector.ndim != 1:
@@ -135,6 +137,20 @@ def _finite_vector(values: ArrayLike, what: str, name: str) -> NDArray[np.float6
         row = int(np.argmax(wrong))
         raise DataError(f"{name}: {what} of row {row} is {vector[row]}, wanted a finite number")
     return vector
+
+
+def _check_exact(given: NDArray[Any], vector: NDArray[np.float64], what: str, name: str) -> None:
+    """Refuse integers that float64 cannot tell apart: they would be one class."""
+    if given.dtype.kind not in "iu" or np.abs(vector).max(initial=0.0) < 2.0**53:
+        return
+    different = np.unique(given)
+    same = np.flatnonzero(np.diff(different.astype(np.float64)) == 0.0)
+    if same.size:
+        one, other = different[same[0]], different[same[0] + 1]
+        raise DataError(
+            f"{name}: {what} has the values {one} and {other}, which are one number in float64; "
+            f"number the classes: labels, {what} = np.unique({what}, return_inverse=True)"
+        )
 
 
 def _check_finite(matrix: NDArray[Any], name: str) -> None:

@@ -426,3 +426,15 @@ def test_the_command_predicts_files(frame: pd.DataFrame, folder: Path, name: str
         )
         linked.unlink()
         assert "is the file to read; give another name" in done.output
+
+
+def test_rows_of_a_remote_array_are_predicted_and_a_missing_one_is_named() -> None:
+    import fsspec
+
+    model = em.Ridge().fit(np.eye(3), [1.0, 2.0, 3.0]).to_model()
+    with fsspec.open("memory://models/rows.npy", "wb") as file:
+        np.save(file, np.eye(3))
+    assert model.predict("memory://models/rows.npy").tolist() == model.predict(np.eye(3)).tolist()
+    for missing in ("memory://models/none.npy", "none.npy"):
+        with pytest.raises(ConfigError, match=f"^{missing} does not exist"):
+            model.predict(missing)

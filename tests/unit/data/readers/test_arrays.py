@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -174,3 +175,13 @@ def test_text_in_arrays_names_its_column():
         from_arrays(frame.to_numpy(), [0, 1])
     with pytest.raises(DataError, match="y of row 1 is 'yes', wanted a number; number the classes"):
         from_arrays(np.eye(2), np.array([0, "yes"], object))
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_refused"),
+    [([2**53, 2**53 + 1, 3], True), ([2**60, 2**61, 5], False), ([-(2**53), 2**53, 0], False)],
+)
+def test_integer_labels_that_are_one_number_in_float64_are_refused(labels, is_refused):
+    refused = "y has the values 9007199254740992 and 9007199254740993, which are one number"
+    with pytest.raises(DataError, match=refused) if is_refused else contextlib.nullcontext():
+        from_arrays(np.eye(3), labels)
