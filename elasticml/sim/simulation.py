@@ -159,4 +159,5 @@ def _cost_job(job: JobRecord, options: WorldOptions) -> tuple[JobRecord, CostSou
     anchor = job.algorithm.get("anchor")
     if anchor is not None:
         algorithm["anchor"] = anchor
-    return job.changed(data=source.spec(), algorithm=algorithm), source
+    # Rows that are not computed have no scores.
+    return job.changed(data=source.spec(), algorithm=algorithm, validate=None), source

@@ -195,6 +195,20 @@ def test_a_simulation_with_only_costs_reads_no_data(command, tmp_path):
     assert (code, out.splitlines()[0].split()[:2]) == (0, ["rounds", "3"])
 
 
+@pytest.mark.parametrize(("costs", "is_scored"), [(None, True), ({"rows": 1000}, False)])
+def test_a_simulated_job_holds_out_its_validation_rows(command, tmp_path, costs, is_scored):
+    path = job_file(
+        tmp_path,
+        data={**SMALL["data"], "rows": 1000},
+        validate={"share": 0.1},
+        stop={"rounds": 3},
+        simulate={"costs": costs},
+    )
+    code, out, err = command("simulate", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert ("validation  neg_log_loss" in out) == is_scored
+
+
 def test_quiet_prints_nothing_and_json_one_line(command, tmp_path):
     path = job_file(tmp_path, stop={"rounds": 2}, simulate={"costs": {"rows": 1000}})
     assert command("simulate", path, "--quiet", "--out", tmp_path / "a") == (0, "", "")
