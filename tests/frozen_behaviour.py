@@ -20,13 +20,15 @@ Rewrite the digests after an intended change of behaviour::
     python -m tests.frozen_behaviour
 
 It runs the tests twice, the second time as on an older processor; what differs then is compared
-only on a processor like this one. ``python -m tests.test_frozen_behaviour`` rewrites the stories
-that a replay computes again.
+only on a processor like this one. Digests that need PyTorch stay as they
+are where it is missing. ``python -m tests.test_frozen_behaviour`` rewrites the stories that a
+replay computes again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -217,28 +219,72 @@ def _run(folder: Path, **more: str) -> dict[str, dict[str, Any]]:
     return {path.name: json.loads((folder / path.name).read_text()) for path in (STORIES, FAULTS)}
 
 
+#: Algorithms whose tests are skipped without PyTorch.
+_NEED_TORCH = ("local_sgd ",)
+
+
+def without_torch(former: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the former digests that only a machine with PyTorch can make.
+
+    Made with other libraries or on another processor, bits of floats are not compared.
+    """
+    kept = {
+        key: entry
+        for key, entry in former["scenarios"].items()
+        if entry.get("title", "").startswith(_NEED_TORCH)
+    }
+    if former["processor"] == processor():
+        return kept
+    return {
+        key: {name: value for name, value in entry.items() if name != "values"}
+        for key, entry in kept.items()
+    }
+
+
+def renewed(
+    former: Mapping[str, Any], first: Mapping[str, Any], other: Mapping[str, Any], has_torch: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the digests to keep, and sentences about those that are not this run's.
+
+    Parameters
+    ----------
+    former : mapping
+        The present file.
+    first, other : mapping
+        The scenarios of the two runs.
+    """
+    made: dict[str, Any] = {}
+    for key, entry in first.items():
+        again = other.get(key)
+        if entry is None or again is None:
+            continue
+        if again["control"] == entry["control"]:
+            made[key] = entry
+        elif "title" in entry:
+            made[key] = {**entry, "only_here": True}
+    kept = {} if has_torch else without_torch(former)
+    kept = {key: entry for key, entry in kept.items() if key not in made}
+    gone = former["scenarios"].keys() - made.keys() - kept.keys()
+    notes = [f"{sum('only_here' in entry for entry in made.values())} for this processor"]
+    notes.append(f"{len(first.keys() - made.keys())} left out")
+    if kept:
+        notes.append(f"{len(kept)} kept as they were: there is no PyTorch here to make them")
+    if gone:
+        notes.append(f"{len(gone)} deleted that no test makes now: {', '.join(sorted(gone))}")
+    return made | kept, notes
+
+
 def write(scratch: Path) -> None:
     """Rewrite both files."""
     first = _run(scratch / "first")
     other = _run(scratch / "other", **_OTHER_PROCESSOR)
+    has_torch = importlib.util.find_spec("torch") is not None
     for path in (STORIES, FAULTS):
-        kept: dict[str, Any] = {}
-        for key, entry in sorted(first[path.name].items()):
-            again = other[path.name].get(key)
-            if entry is None or again is None:
-                continue
-            same = again["control"] == entry["control"]
-            if path == STORIES:
-                kept[key] = entry if same else {**entry, "only_here": True}
-            elif same:
-                kept[key] = entry
-        file = {"processor": processor(), "scenarios": kept}
+        former = json.loads(path.read_text())
+        scenarios, notes = renewed(former, first[path.name], other[path.name], has_torch)
+        file = {"processor": processor(), "scenarios": scenarios}
         path.write_text(json.dumps(file, indent=0, sort_keys=True) + "\n")
-        fragile = sum("only_here" in entry for entry in kept.values())
-        left_out = len(first[path.name]) - len(kept)
-        print(
-            f"{path.name}: {len(kept)} digests, {fragile} for this processor, {left_out} left out"
-        )
+        print(f"{path.name}: {len(scenarios)} digests, {'; '.join(notes)}")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,25 @@ def test_the_frozen_scenarios_are_those_of_the_suites() -> None:
     assert len(faults["scenarios"]) > 180
 
 
+@pytest.mark.parametrize("is_same", [True, False])
+def test_digests_that_need_torch_are_kept_where_it_is_missing(is_same: bool) -> None:
+    network = {"control": "c", "values": "v", "title": "local_sgd absent reload faults []"}
+    linear = {"control": "c", "values": "v", "title": "cocoa absent reload faults []"}
+    made = {"new": {**linear, "control": "n"}}
+    processor = frozen_behaviour.processor() if is_same else "another"
+    former = {"processor": processor, "scenarios": {"net": network, "old": linear}}
+    kept, notes = frozen_behaviour.renewed(former, made, made, has_torch=False)
+    values = {"values": "v"} if is_same else {}  # bits of another processor are not comparable
+    assert kept == {**made, "net": {"control": "c", "title": network["title"], **values}}
+    assert notes[2:] == [
+        "1 kept as they were: there is no PyTorch here to make them",
+        "1 deleted that no test makes now: old",
+    ]
+    kept, notes = frozen_behaviour.renewed(former, made, made, has_torch=True)
+    assert kept == made
+    assert notes[2:] == ["2 deleted that no test makes now: net, old"]
+
+
 if __name__ == "__main__":
     for run in RUNS:
         begun = simulation(run)
