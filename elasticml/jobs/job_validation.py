@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from elasticml.data.source import Source, infer_format
 from elasticml.data.storage.filesystem import is_url
@@ -17,10 +17,12 @@ from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
     DEALT_ANEW,
+    DEVIANCES,
     Absent,
     AnyAlgorithm,
     AsyncSGD,
     BatchGradient,
+    CoCoA,
     ImportedAlgorithm,
     LocalSGD,
     absent_rule,
@@ -143,18 +145,37 @@ def check_together(
     named = algorithm.name
     if isinstance(algorithm, BatchGradient):
         named += f" with loss {algorithm.loss} and l2 {algorithm.l2:g}"
+    certified = _certified(algorithm)
     if stop.gap is not None:
+        others = "stop.epochs, rounds or seconds"
+        others = others if isinstance(algorithm, LocalSGD) else "stop.objective"
         raise ConfigError(
-            f"stop.gap: {named} certifies no duality gap; use algorithm cocoa, or stop.objective",
-            path="stop.gap",
+            f"stop.gap: {named} certifies no duality gap; use {certified}{others}", path="stop.gap"
         )
     for index, entry in enumerate(policies):
         if entry["name"] in NEED_GAP and not entry.get("off"):
             raise ConfigError(
                 f"policies[{index}]: {entry['name']} decides by the duality gap, which "
-                f"{named} does not certify; use algorithm cocoa, or leave it out",
+                f"{named} does not certify; {certified and f'use {certified}'}leave it out",
                 path=f"policies[{index}]",
             )
+
+
+def _certified(algorithm: AnyAlgorithm) -> str:
+    """Return which algorithm certifies a gap for this one's loss, with "or"; "" if none does."""
+    if not isinstance(algorithm, BatchGradient | AsyncSGD):
+        return ""
+    if isinstance(algorithm, AsyncSGD) and algorithm.problem != "linear":
+        return ""
+    needs = [] if algorithm.l2 > 0.0 else ["l2 above 0"]
+    if algorithm.loss in get_args(CoCoA.model_fields["loss"].annotation):
+        name = CoCoA.name
+    else:
+        name = BatchGradient.name
+        if algorithm.loss not in DEVIANCES:
+            needs.append("penalise: raw")
+            needs += ["intercept_scaling: 1, which penalises the intercept"] * algorithm.intercept
+    return f"algorithm {name}{' with ' if needs else ''}{' and '.join(needs)}, or "
 
 
 def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:

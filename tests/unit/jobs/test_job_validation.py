@@ -16,6 +16,7 @@ from elasticml.jobs.job_validation import (
 from elasticml.jobs.warm_start import load_warm_start
 from elasticml.models.model import LinearModel
 from elasticml.policies.rebalance import Rebalance
+from elasticml.sim.simulation import simulate
 from elasticml.specification.algorithms import BatchGradient, CoCoA, resolve_placement
 
 
@@ -34,6 +35,53 @@ def test_data_that_are_no_source_are_refused_at_once(given, got, wanted):
         em.Job(CoCoA(), given)
     with pytest.raises(ConfigError, match=f"data.test: got {got}, wanted a source"):
         em.Job(CoCoA(), em.from_arrays(np.ones((2, 2)), [0, 1]), test=given)
+
+
+RAW = {"loss": "smoothed_hinge", "penalise": "raw"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "remedy", "followed"),
+    [
+        (
+            em.BatchGradient(loss="smoothed_hinge"),
+            "algorithm batch_gradient with penalise: raw and intercept_scaling: 1, which penalises "
+            "the intercept, or stop.objective",
+            em.BatchGradient(**RAW, intercept_scaling=1.0),
+        ),
+        (
+            em.BatchGradient(loss="smoothed_hinge", intercept=False),
+            "algorithm batch_gradient with penalise: raw, or stop.objective",
+            em.BatchGradient(**RAW, intercept=False),
+        ),
+        (
+            em.BatchGradient(loss="poisson", l2=0.0),
+            "algorithm batch_gradient with l2 above 0, or stop.objective",
+            em.BatchGradient(loss="poisson", l2=1e-3),
+        ),
+        (
+            em.BatchGradient(l2=0.0),
+            "algorithm cocoa with l2 above 0, or stop.objective",
+            em.CoCoA(loss="logistic", l2=1e-3),
+        ),
+        (
+            em.AsyncSGD(problem="linear", loss="hinge", l2=1e-2),
+            "algorithm cocoa, or stop.objective",
+            em.CoCoA(loss="hinge", l2=1e-2),
+        ),
+        (em.AsyncSGD(k=2), "stop.objective", None),
+    ],
+)
+def test_the_remedy_for_a_gap_that_no_job_certifies_works(algorithm, remedy, followed):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    data = em.from_arrays(X, (X @ [1.0, -1.0, 0.5] + rng.normal(size=80) > 0).astype(float))
+    with pytest.raises(ConfigError) as caught:
+        em.Job(algorithm, data, stop=em.Stop(gap=1e-3))
+    assert str(caught.value).endswith(f" certifies no duality gap; use {remedy}")
+    if followed is not None:
+        job = em.Job(followed, data, stop=em.Stop(gap=1e-3, rounds=100), evaluate=False)
+        assert simulate(job.record("j", 2), job.data).rows[-1]["gap"] <= 1e-3
 
 
 @pytest.mark.parametrize(
