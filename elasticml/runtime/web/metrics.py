@@ -19,8 +19,20 @@ class Family:
     samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
 
 
-def families(jobs: Iterable[tuple[LiveJob, float]]) -> list[Family]:
-    """Return the metrics of jobs, given with the seconds since each started.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is known of a job at a scrape."""
+
+    live: LiveJob
+    #: Seconds since the job started.
+    now_s: float
+    is_running: bool
+    #: Whether a long story is still being read: then the figures are those of an earlier time.
+    is_behind: bool = False
+
+
+def families(jobs: Iterable[Reading]) -> list[Family]:
+    """Return the metrics of jobs.
 
     A sample whose value is unknown is left out.
     """
@@ -44,22 +56,24 @@ def families(jobs: Iterable[tuple[LiveJob, float]]) -> list[Family]:
     }
     for name, family in made.items():
         family.kind = "counter" if name.endswith("_total") else "gauge"
-    for live, now_s in jobs:
-        status = live.status
+    for job in jobs:
+        live, now_s, status = job.live, job.now_s, job.live.status
         labels = {"job": live.job, "name": status.name}
+        made["running"].samples.append((labels, float(job.is_running)))
+        if job.is_behind:
+            continue
         values: dict[str, float | None] = {
             "objective": status.objective,
             "gap": status.gap,
             "gap_is_bound": None if status.gap is None else float(status.gap_is_bound),
             "round": status.round,
-            "running": float(not status.is_over),
             "absent_examples": status.absent_examples,
             "moving_chunks": sum(n for _, _, n in live.moves.values()),
             "moved_bytes_total": live.moved_bytes,
             "worker_seconds_total": live.container_s,
             "lost_members_total": live.lost,
         }
-        if not status.is_over:
+        if job.is_running:
             deadlines = [
                 s.deadline_s
                 for s in live.slots.values()
@@ -96,7 +110,7 @@ def _escaped(text: str) -> str:
 class _Collector:
     """Gives the metrics to ``prometheus_client`` at each scrape of ``/metrics``."""
 
-    def __init__(self, jobs: Callable[[], Iterable[tuple[LiveJob, float]]]) -> None:
+    def __init__(self, jobs: Callable[[], Iterable[Reading]]) -> None:
         self._jobs = jobs
 
     def describe(self) -> list[Any]:
@@ -117,7 +131,7 @@ class _Collector:
 
 
 def register_collector(
-    jobs: Callable[[], Iterable[tuple[LiveJob, float]]],
+    jobs: Callable[[], Iterable[Reading]],
 ) -> Callable[[], None]:
     """Add the metrics to Dask's ``/metrics`` if ``prometheus_client`` is installed.
 

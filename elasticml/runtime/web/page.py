@@ -22,7 +22,7 @@ from tornado.web import HTTPError, RedirectHandler, RequestHandler
 from elasticml.protocol.job_record import JobRecord
 from elasticml.report.live import LiveJob
 from elasticml.report.markup import style_sheet
-from elasticml.runtime.web.metrics import exposition, families, register_collector
+from elasticml.runtime.web.metrics import Reading, exposition, families, register_collector
 from elasticml.story.journal import Journal
 
 NAME: Final = "elasticml"
@@ -32,6 +32,8 @@ UPDATE_S: Final = 1.0
 #: opened late must not keep the scheduler from its work.
 READ_MAX: Final = 2048
 PAUSE_S: Final = 0.1
+#: States of jobs that have not ended.
+RUNNING: Final = ("loading", "running")
 
 #: Everything comes from this server; no other page may embed it or send its forms.
 POLICY: Final = (
@@ -146,11 +148,20 @@ class JobsPage:
 
     # --- figures ---------------------------------------------------------------------------------
 
-    def live_jobs(self) -> list[tuple[LiveJob, float]]:
-        """Return the figures of all jobs, each with the seconds since it started."""
-        return [
-            (self._up_to_date(job).live, agent.now_s()) for job, agent in list(self._jobs.items())
-        ]
+    def live_jobs(self) -> list[Reading]:
+        """Return what is known of all jobs."""
+        readings = []
+        for job, agent in list(self._jobs.items()):
+            story = self._up_to_date(job)
+            readings.append(
+                Reading(
+                    live=story.live,
+                    now_s=agent.now_s(),
+                    is_running=agent.state in RUNNING,
+                    is_behind=story.is_pausing,
+                )
+            )
+        return readings
 
     def _up_to_date(self, job: str) -> _Story:
         """Return a job's figures; read further records at most once in :data:`UPDATE_S`."""
@@ -190,7 +201,7 @@ class JobsPage:
             The ``token`` of the viewer's last figures of this job.
         """
         listed = self._listing()
-        running = [entry[0] for entry in listed if entry[2] in ("loading", "running")]
+        running = [entry[0] for entry in listed if entry[2] in RUNNING]
         if job not in self._jobs and listed:
             job, since = (running or [listed[-1][0]])[-1], ""
         state = zlib.crc32(repr(listed).encode())

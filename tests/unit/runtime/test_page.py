@@ -15,7 +15,7 @@ from distributed import Scheduler
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from elasticml.report.live import LiveJob
-from elasticml.runtime.web.metrics import exposition, families
+from elasticml.runtime.web.metrics import Reading, exposition, families
 from elasticml.runtime.web.page import POLICY, READ_MAX, JobsPage, serve_page
 from tests.unit.report.test_live import BEGUN, NAME, a_round
 
@@ -121,6 +121,23 @@ async def test_a_long_story_is_read_in_slices() -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_first_scrape_shows_a_finished_job_with_a_long_story_as_finished() -> None:
+    records = [*BEGUN, *(r for k in range(READ_MAX) for r in a_round(k, k, k + 1))]
+    page = JobsPage({"j": agent(records, "done")})
+
+    def samples() -> dict[str, float]:
+        found = ((family, family.samples) for family in families(page.live_jobs()))
+        return {family.name: values[0][1] for family, values in found if values}
+
+    # The other figures would be those of an earlier round.
+    assert samples() == {"elasticml_job_running": 0.0}
+    async with asyncio.timeout(60):
+        while len(found := samples()) == 1:
+            await asyncio.sleep(0.01)
+    assert (found["elasticml_job_running"], found["elasticml_job_round"]) == (0.0, READ_MAX)
+
+
+@pytest.mark.asyncio
 async def test_the_prefix_of_the_server_is_honoured_and_the_navigation_has_a_link() -> None:
     async with served({}, dashboard=True, prefix="a/b") as get:
         assert (await get("/a/b/elasticml")).code == 200
@@ -141,7 +158,7 @@ def test_metrics_are_text_that_prometheus_reads() -> None:
     live = LiveJob("j")
     notice = {"t": 9.0, "event": "MemberNoticed", "member": "0.1", "grace_s": 30.0, "reason": "x"}
     live.read([*BEGUN, *a_round(0, 1.0, 8.0), notice])
-    text = exposition(families([(live, 20.0)]))
+    text = exposition(families([Reading(live=live, now_s=20.0, is_running=True)]))
     samples = {
         (s.name, s.labels.get("state")): s.value
         for family in text_string_to_metric_families(text)
@@ -166,5 +183,6 @@ async def test_dasks_own_metrics_have_the_jobs_and_lose_them_with_the_page() -> 
 
 def test_labels_are_escaped() -> None:
     live = LiveJob('j"\\\n')
-    line = next(line for line in exposition(families([(live, 1.0)])).splitlines() if line[0] != "#")
+    text = exposition(families([Reading(live=live, now_s=1.0, is_running=True)]))
+    line = next(line for line in text.splitlines() if line[0] != "#")
     assert 'job="j\\"\\\\\\n"' in line
