@@ -67,7 +67,10 @@ class ValidatedSource:
 
     @property
     def needs_survey(self) -> bool:
-        """Whether the training data need a survey; validation rows are never surveyed."""
+        """Whether the training data need a survey.
+
+        It reads all rows of a block, those of a held-out share too; not another validation source.
+        """
         return self.train.needs_survey
 
     @property

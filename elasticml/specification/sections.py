@@ -207,7 +207,8 @@ class Validate(SettingsModel):
     51
     """
 
-    #: Share of the training rows that is held out; they are never trained on.
+    #: Share of the training rows that is held out; they are never trained on, but the survey of a
+    #: table reads them: its categories, replacements of missing values and scales are of all rows.
     share: float | None = Field(default=None, gt=0, lt=1)
     #: The validation data: a path, or the options that differ from the training data.
     data: Any = None

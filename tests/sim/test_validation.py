@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.sparse
 from scipy.special import log_softmax
 from sklearn.metrics import mean_tweedie_deviance
 
+import elasticml as em
 from elasticml.algorithms.base import Resume
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers.arrays import from_arrays
@@ -354,3 +356,26 @@ def assert_same(resume: Resume, expected: Resume) -> None:
     assert {k: v.tolist() for k, v in resume.arrays.items()} == {
         k: v.tolist() for k, v in expected.arrays.items()
     }
+
+
+def test_the_survey_of_a_table_reads_the_held_out_rows_and_training_does_not(
+    tmp_path: Path,
+) -> None:
+    n = 40
+    held = held_out_rows(0, 0, n, 0.2)
+    cells = [(1000 if held[i] else i % 7, "held" if held[i] else "ab"[i % 2]) for i in range(n)]
+    rows = [f"{x},{c},{i % 2}" for i, (x, c) in enumerate(cells)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,c,y", *rows]) + "\n")
+    job = em.Job(
+        em.BatchGradient(),
+        em.read_csv(tmp_path / "t.csv", label="y"),
+        validate=0.2,
+        stop=em.Stop(rounds=3),
+        evaluate=False,
+    )
+    result = simulate(job.record("j", 2), job.data)
+    assert result.facts is not None
+    assert (result.facts.n_rows, result.facts.validation_rows) == (n - held.sum(), held.sum())
+    assert result.facts.vocabularies == {"c": ("a", "b", "held")}
+    assert result.facts.moments["x"].sums[:2] == (n, sum(x for x, _ in cells))
+    assert result.arrays["coef"][0, -1] == 0.0  # the category of held-out rows alone
