@@ -113,6 +113,16 @@ async def test_nothing_is_awaited_that_has_nowhere_to_go() -> None:
     assert await scene.retire(workers=[]) == {}
 
 
+async def test_workers_of_a_cluster_that_closes_get_no_message_that_may_come_too_late() -> None:
+    scene = Scene(3, 2)
+    assert await scene.retire(workers=[0, 1, 2]) == {}  # SpecCluster's names of all workers
+    assert scene.scheduler.calls == []
+    # The jobs know why the workers go, and no mark is lifted.
+    assert scene.marks() == [("ContainerMarked", f"tcp://w{k}") for k in range(3)]
+    await scene.retire(workers=["tcp://w0", "tcp://w1", "tcp://w2"])  # a user's call
+    assert len(scene.scheduler.calls) == 1
+
+
 async def test_dask_chooses_where_nothing_is_named_and_refuses_what_excludes_itself() -> None:
     scene = Scene(3, 0)
     await scene.retire(n=2)
