@@ -39,6 +39,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.environment import Environment
 from numba.core.runtime.nrt import rtsys
+from numba.extending import intrinsic
 
 from elasticml.user_cache import cache_directory, is_off
 
@@ -434,3 +435,41 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         if lock is not None:
             with contextlib.suppress(OSError):
                 os.close(lock)
+
+
+# Arrays by address, for kernels that visit the arrays of many chunks in one call: the owner of the
+# addresses keeps the arrays alive.
+
+
+def _array_at(context: Any, builder: Any, made: Any, address: Any, shape: list[Any]) -> Any:
+    from numba.np import arrayobj  # loaded by the compiler only
+
+    array, size = context.make_array(made)(context, builder), context.get_abi_sizeof
+    item = context.get_data_type(made.dtype)
+    itemsize = ir.Constant(ir.IntType(64), size(item))
+    strides = [itemsize] if len(shape) == 1 else [builder.mul(shape[1], itemsize), itemsize]
+    data = builder.inttoptr(address, item.as_pointer())
+    arrayobj.populate_array(array, data, shape, strides, itemsize, None)
+    return array._getvalue()
+
+
+@intrinsic
+def vector_at(typing_context: Any, address: Any, n: Any, like: Any) -> Any:
+    """Return the array (n,) at an address, of the array ``like``'s type; without bounds checks."""
+    made = types.Array(like.dtype, 1, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _array_at(context, builder, made, arguments[0], [arguments[1]])
+
+    return made(types.int64, types.int64, like), generate
+
+
+@intrinsic
+def matrix_at(typing_context: Any, address: Any, n: Any, k: Any, like: Any) -> Any:
+    """Return the array (n, k) at an address, of the array ``like``'s type."""
+    made = types.Array(like.dtype, 2, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _array_at(context, builder, made, arguments[0], list(arguments[1:3]))
+
+    return made(types.int64, types.int64, types.int64, like), generate

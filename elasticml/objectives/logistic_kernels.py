@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from elasticml.arrays import F64
-from elasticml.compiled import compiled, unchecked_kernel
+from elasticml.arrays import F64, I64
+from elasticml.compiled import compiled, unchecked_kernel, vector_at
 
 #: Rows per tile: losses are computed for a tile, then added in row order, which is sequential.
 _TILE_ROWS: Final = 512
@@ -150,3 +150,46 @@ def curvature_along(margins: F64, directions: F64, targets: F64, weights: F64) -
     for i in range(margins.size):
         total += second[i] * directions[i] * directions[i]
     return total
+
+
+# The same for many chunks in one call; int64 arrays are addresses, 0 for no weights.
+
+
+@unchecked_kernel
+def values_and_slopes(
+    rows: I64, margins: I64, targets: I64, weights: I64, slopes_out: I64, total: F64
+) -> None:
+    """Add each chunk's weighted losses to ``total`` (1,), and write its rows' weighted slopes."""
+    for c in range(rows.size):
+        n = rows[c]
+        total[0] += value_and_slope(
+            vector_at(margins[c], n, total),
+            vector_at(targets[c], n, total),
+            vector_at(weights[c], n if weights[c] else 0, total),
+            vector_at(slopes_out[c], n, total),
+        )
+
+
+@unchecked_kernel
+def along_chunks(
+    rows: I64,
+    margins: I64,
+    directions: I64,
+    targets: I64,
+    weights: I64,
+    steps: F64,
+    values_out: F64,
+    slopes_out: F64,
+) -> None:
+    """Add each chunk's losses and their derivatives along its direction to the outputs."""
+    for c in range(rows.size):
+        n = rows[c]
+        along(
+            vector_at(margins[c], n, steps),
+            vector_at(directions[c], n, steps),
+            vector_at(targets[c], n, steps),
+            vector_at(weights[c], n if weights[c] else 0, steps),
+            steps,
+            values_out,
+            slopes_out,
+        )

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from elasticml.arrays import F64
-from elasticml.compiled import compiled, kernel
+from elasticml.arrays import F64, I64
+from elasticml.compiled import compiled, kernel, vector_at
 
 LOGISTIC: Final = 0
 SQUARED: Final = 1
@@ -266,3 +266,59 @@ def conjugate(code: int, shape: Shape, duals: F64, targets: F64, out: F64) -> No
             out[i] = -a
         else:
             out[i] = 0.25 * a * a - a
+
+
+# The same for many chunks in one call; int64 arrays are addresses, 0 for no weights.
+
+
+@kernel
+def values_and_slopes(
+    code: int,
+    shape: Shape,
+    rows: I64,
+    margins: I64,
+    targets: I64,
+    weights: I64,
+    slopes_out: I64,
+    total: F64,
+) -> None:
+    """Add each chunk's weighted losses to ``total`` (1,), and write its rows' weighted slopes."""
+    for c in range(rows.size):
+        n = rows[c]
+        total[0] += value_and_slope(
+            code,
+            shape,
+            vector_at(margins[c], n, total),
+            vector_at(targets[c], n, total),
+            vector_at(weights[c], n if weights[c] else 0, total),
+            vector_at(slopes_out[c], n, total),
+        )
+
+
+@kernel
+def along_chunks(
+    code: int,
+    shape: Shape,
+    rows: I64,
+    margins: I64,
+    directions: I64,
+    targets: I64,
+    weights: I64,
+    steps: F64,
+    values_out: F64,
+    slopes_out: F64,
+) -> None:
+    """Add each chunk's losses and their derivatives along its direction to the outputs."""
+    for c in range(rows.size):
+        n = rows[c]
+        along(
+            code,
+            shape,
+            vector_at(margins[c], n, steps),
+            vector_at(directions[c], n, steps),
+            vector_at(targets[c], n, steps),
+            vector_at(weights[c], n if weights[c] else 0, steps),
+            steps,
+            values_out,
+            slopes_out,
+        )

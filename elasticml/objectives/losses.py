@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from elasticml.arrays import F64
+from elasticml.arrays import F64, I64
 from elasticml.errors import ConfigError
 from elasticml.objectives import logistic_kernels, loss_kernels
 from elasticml.objectives.links import LINKS, TWEEDIE_POWER, Link
@@ -150,6 +150,30 @@ class MarginLoss:
         loss_kernels.along(
             self.code, self.shape, margins, directions, targets, s, steps, values_out, slopes_out
         )
+
+    def values_and_slopes(
+        self, rows: I64, margins: I64, targets: I64, weights: I64, slopes_out: I64, total: F64
+    ) -> None:
+        """Add :meth:`value_and_slope` of each of m chunks to ``total`` (1,).
+
+        All arrays (m,): numbers of rows, and addresses of arrays (n_rows,); 0 for no weights.
+        """
+        places = rows, margins, targets, weights, slopes_out
+        if self.code == loss_kernels.LOGISTIC:
+            logistic_kernels.values_and_slopes(*places, total)
+        else:
+            loss_kernels.values_and_slopes(self.code, self.shape, *places, total)
+
+    def along_chunks(self, rows: I64, *places: I64, steps: F64, sums_out: F64) -> None:
+        """Call :meth:`along` for each of m chunks, which adds to ``sums_out`` (2, J).
+
+        ``places``: margins, directions, targets and weights, as in :meth:`values_and_slopes`.
+        """
+        arrays = rows, *places, steps, sums_out[0], sums_out[1]
+        if self.code == loss_kernels.LOGISTIC:
+            logistic_kernels.along_chunks(*arrays)
+        else:
+            loss_kernels.along_chunks(self.code, self.shape, *arrays)
 
     def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
         """See :class:`Loss`."""

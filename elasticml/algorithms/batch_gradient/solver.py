@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
@@ -15,16 +17,25 @@ from elasticml.algorithms.batch_gradient import curvature_probes, gradient_excha
 from elasticml.algorithms.batch_gradient.hessian_sums import HessianSums
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, n_models, targets_for
-from elasticml.arrays import F64
+from elasticml.arrays import F64, I64, address
+from elasticml.compiled import kernel, vector_at
+from elasticml.data.chunks import kernels
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import (
     Adjoint,
+    Bodies,
     Forward,
     chunks_to_warm_up,
     make_adjoint,
     make_forward,
 )
-from elasticml.data.out_of_core.store import kept, release, row_array, stream_chunks
+from elasticml.data.out_of_core.store import (
+    kept,
+    release,
+    row_array,
+    store_of,
+    stream_chunks,
+)
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 from elasticml.objectives.losses import LOGISTIC, loss_named
@@ -33,6 +44,9 @@ from elasticml.specification.algorithms import BatchGradient, settings_from_sect
 
 #: Serial that belongs to no point or direction.
 _NONE: Final = -1
+#: Rows of the table of a solver's chunks: numbers of rows, serials of the point and the direction
+#: of the cached products, and addresses of the cached arrays, 0 for no weights.
+_ROWS, _POINT, _DIRECTION, _TARGETS, _WEIGHTS, _MARGINS, _DIRECTIONS, _SLOPES = range(8)
 
 
 @dataclass(slots=True)
@@ -46,18 +60,28 @@ class _Cache:
     #: Sample weight times class weight; None for ones.
     weights: F64 | None
     weight: float
-    #: ``X w`` at the point with serial ``point``.
+    #: ``X w`` at a point, and ``X p`` for a direction; their serials are in the solver's table.
     margins: F64
-    #: ``X p`` for the direction with serial ``direction``.
     directions: F64
-    point: int = _NONE
-    direction: int = _NONE
+    #: The chunk's column in the solver's table.
+    place: int = _NONE
     #: ``s_i loss''(z_i, y_i)`` at the point with serial ``curved``, or what a loss of several
     #: classes has instead; empty before the first.
     curvatures: F64 = field(default_factory=lambda: np.empty(0))
     curved: int = _NONE
     #: Work array: slopes, or margins of a ``scratch`` exchange; never read by a later exchange.
     slopes: F64 = field(default_factory=lambda: np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Consecutive chunks of one layout: one compiled call visits all of them."""
+
+    chunks: Sequence[Chunk]
+    #: (8, m), a view of the solver's table.
+    table: I64
+    #: Where the bodies are; None if they are not needed.
+    bodies: Bodies | None
 
 
 class BatchGradientSolver:
@@ -74,7 +98,13 @@ class BatchGradientSolver:
         self._multi: MultiLoss | None = multiclass_loss(self._loss) if self._models > 1 else None
         self._facts = facts
         self._targets: Targets = targets_for(checked, facts)
+        #: The chunks of the last exchange, their caches, table and weight.
+        self._chunks: list[Chunk] = []
         self._caches: dict[ChunkId, _Cache] = {}
+        self._table: I64 = np.empty((8, 0), np.int64)
+        self._weight = 0.0
+        #: Blocks of consecutive chunks in memory, by the first and the last one's place.
+        self._known: dict[tuple[int, int], list[_Block]] = {}
         self._own = curvature_probes.OwnGradient()
         #: Rows multiplied by a model or a direction so far: the work that the caches save.
         self.multiplied_rows = 0
@@ -91,13 +121,8 @@ class BatchGradientSolver:
         LocalProtocolError
             When the operation is unknown.
         """
-        owned = {chunk.id for chunk in chunks}
-        for id in [id for id in self._caches if id not in owned]:
-            del self._caches[id]
-        for chunk in chunks:
-            if chunk.id not in self._caches:
-                self._caches[chunk.id] = self._new_cache(chunk)
-                release([chunk])  # reading its labels has loaded pages
+        if self._chunks != list(chunks):
+            self._take(chunks)
         operations: dict[str, Operation] = {
             gradient_exchanges.GRADIENT: self._gradient,
             gradient_exchanges.PROBE: self._probe,
@@ -111,12 +136,59 @@ class BatchGradientSolver:
         }
         return operation_of(work, operations)(work, chunks, parallel)
 
+    def _take(self, chunks: Sequence[Chunk]) -> None:
+        """Make the table and the caches those of these chunks."""
+        old, table = self._caches, np.full((8, len(chunks)), _NONE, np.int64)
+        self._chunks, self._known = [], {}
+        self._caches = {chunk.id: old[chunk.id] for chunk in chunks if chunk.id in old}
+        del old
+        for place, chunk in enumerate(chunks):
+            cache = self._caches.get(chunk.id)
+            if cache is None:
+                cache = self._caches[chunk.id] = self._new_cache(chunk)
+                release([chunk])  # reading its labels has loaded pages
+            else:
+                table[:, place] = self._table[:, cache.place]
+            arrays = cache.targets, cache.weights, cache.margins, cache.directions, cache.slopes
+            table[_ROWS, place] = chunk.n_rows
+            table[_TARGETS:, place] = [0 if each is None else address(each) for each in arrays]
+        for place, chunk in enumerate(chunks):
+            self._caches[chunk.id].place = place
+        self._table, self._chunks = table, list(chunks)
+        self._weight = float(sum(self._caches[chunk.id].weight for chunk in chunks))
+
+    def _blocks(self, part: Sequence[Chunk], *, bodies: bool = True) -> Iterator[_Block]:
+        """Yield consecutive chunks: of one layout if they are in memory, else one at a time."""
+        if store_of(part) is not None:
+            self._known.clear()
+            for chunk in stream_chunks(part, bodies=bodies):
+                place = self._caches[chunk.id].place
+                own = Bodies.of([chunk]) if bodies else None
+                yield _Block([chunk], self._table[:, place : place + 1], own)
+            return
+        first = self._caches[part[0].id].place
+        key = first, first + len(part)
+        known = self._known.get(key)
+        if known is None:
+            known = []
+            for _, some in itertools.groupby(part, lambda chunk: chunk.layout):
+                chunks = list(some)
+                table = self._table[:, first : first + len(chunks)]
+                known.append(_Block(chunks, table, Bodies.of(chunks)))
+                first += len(chunks)
+            self._known[key] = known
+        yield from known
+
+    def _at(self, point: int) -> list[Chunk]:
+        """Return the chunks with cached margins at a point."""
+        return list(itertools.compress(self._chunks, (self._table[_POINT] == point).tolist()))
+
     def _new_cache(self, chunk: Chunk) -> _Cache:
         labels = np.asarray(chunk.labels, np.float64)
         weights = self._targets.weights(labels, chunk.weights)
         return _Cache(
-            targets=kept(chunk, self._targets.of(labels)),
-            weights=None if weights is None else kept(chunk, weights),
+            targets=kept(chunk, np.ascontiguousarray(self._targets.of(labels), np.float64)),
+            weights=None if weights is None else kept(chunk, np.ascontiguousarray(weights)),
             weight=float(chunk.n_rows) if weights is None else float(weights.sum()),
             margins=self._per_row(chunk),
             directions=self._per_row(chunk),
@@ -133,28 +205,26 @@ class BatchGradientSolver:
 
     def _gradient(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         sent = np.ascontiguousarray(work.model["w"], np.float64)
-        stale = [chunk for chunk in chunks if not self._is_current(chunk, work.parameters)]
-        forward = _Forwards.of(self._facts, sent, self._models) if stale else None
-        self.multiplied_rows += sum(chunk.n_rows for chunk in stale)
+        is_there, is_next = _progress(self._table, work.parameters)
+        is_stale = ~(is_there | is_next)
+        forward = _Forwards.of(self._facts, sent, self._models) if is_stale.any() else None
+        self.multiplied_rows += int(self._table[_ROWS, is_stale].sum())
 
         def run(part: Sequence[Chunk]) -> tuple[float, _Adjoints]:
             adjoints = _Adjoints.of(self._facts, sent.size, self._models)
-            loss = 0.0
-            for chunk in stream_chunks(part):
-                cache = self._caches[chunk.id]
-                margins = self._margins(chunk, work.parameters, forward)
-                loss += (self._multi or self._loss).value_and_slope(
-                    margins, cache.targets, cache.weights, cache.slopes
-                )
-                adjoints.add(chunk, cache.slopes)
-            return loss, adjoints
+            loss = np.zeros(1)
+            for block in self._blocks(part):
+                assert block.bodies is not None
+                self._write_slopes(block, self._margins(block, work.parameters, forward), loss)
+                adjoints.add_all(block.bodies, block.table[_SLOPES])
+            return float(loss[0]), adjoints
 
         loss = 0.0
         gradient = np.zeros(sent.size)
         for part_loss, adjoints in parallel.map(run, runs(chunks, parallel.n_threads)):
             loss += part_loss
             adjoints.result(gradient)
-        weight = float(sum(self._caches[chunk.id].weight for chunk in chunks))
+        weight = self._weight
         out = {"loss": np.array(loss), "gradient": gradient, "weight": np.array(weight)}
         if not work.parameters.get("scratch", False):
             ids = tuple(chunk.id for chunk in chunks)
@@ -235,78 +305,105 @@ class BatchGradientSolver:
         total, squares = moments
         return {"products": products, "squares": squares, "total": total, "mass": mass}
 
-    def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
-        """Whether the chunk's margins at the point are cached, or one step from it."""
-        cache = self._caches[chunk.id]
-        return cache.point == parameters["point"] or _can_advance(cache, parameters)
-
     def _margins(
-        self, chunk: Chunk, parameters: Mapping[str, Any], forward: _Forwards | None
-    ) -> F64:
-        cache = self._caches[chunk.id]
-        if cache.point == parameters["point"]:
-            return cache.margins
+        self, block: _Block, parameters: Mapping[str, Any], forward: _Forwards | None
+    ) -> I64:
+        """Make the chunks' margins those at the point; return their addresses, (m,)."""
+        table, bodies = block.table, block.bodies
+        is_there, is_next = _progress(table, parameters)
+        is_stale = ~(is_there | is_next)
         scratch = bool(parameters.get("scratch", False))
-        margins = cache.slopes if scratch else cache.margins
-        if not scratch and _can_advance(cache, parameters):
-            # The slopes are written next: no array is made, whose memory would not be in cache.
-            margins += np.multiply(cache.directions, parameters["step"], out=cache.slopes)
-        else:
-            assert forward is not None
-            forward(chunk, margins)
+        margins: I64 = np.where(is_there, table[_MARGINS], table[_SLOPES if scratch else _MARGINS])
+        if is_next.any():
+            rows, at, directions = table[[_ROWS, _MARGINS, _DIRECTIONS]][:, is_next]
+            _advance(rows * self._models, at, directions, float(parameters["step"]))
+        if is_stale.any():
+            assert forward is not None and bodies is not None
+            forward.write_all(bodies.where(is_stale), margins[is_stale])
         if not scratch:
-            cache.point = parameters["point"]
+            table[_POINT] = parameters["point"]
         return margins
+
+    def _write_slopes(self, block: _Block, margins: I64, loss: F64) -> None:
+        """Add the losses of the rows to ``loss`` (1,), chunk after chunk; write their slopes."""
+        table = block.table
+        if self._multi is None:
+            places = margins, table[_TARGETS], table[_WEIGHTS], table[_SLOPES]
+            self._loss.values_and_slopes(table[_ROWS], *places, loss)
+            return
+        for chunk, is_cached in zip(block.chunks, margins == table[_MARGINS], strict=True):
+            cache = self._caches[chunk.id]
+            loss += self._multi.value_and_slope(
+                cache.margins if is_cached else cache.slopes,
+                cache.targets,
+                cache.weights,
+                cache.slopes,
+            )
 
     # --- along a direction ------------------------------------------------------------------
 
     def _probe(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         sent = work.model.get("direction")
         point, direction = work.parameters["point"], work.parameters["direction"]
-        here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
-        forward: _Forwards | None = None
-        if sent is None:
-            here = [chunk for chunk in here if self._caches[chunk.id].direction == direction]
-        else:
-            forward = _Forwards.of(self._facts, sent, self._models)
-            fresh = [c for c in here if self._caches[c.id].direction != direction]
-            self.multiplied_rows += sum(chunk.n_rows for chunk in fresh)
+        forward = None if sent is None else _Forwards.of(self._facts, sent, self._models)
         asked = work.model.get("steps")
         steps = None if asked is None else np.array(asked, np.float64)
-        loss = self._multi or self._loss
+
+        def is_used(table: I64) -> NDArray[np.bool_]:
+            at_point: NDArray[np.bool_] = table[_POINT] == point
+            return at_point if forward else at_point & (table[_DIRECTION] == direction)
 
         def run(part: Sequence[Chunk]) -> F64:
             # Row 0: values, or the curvature; row 1: slopes.
             out = np.zeros((2, 1 if steps is None else steps.size))
             # With cached directions the chunks' bodies are not needed.
-            for chunk in stream_chunks(part, bodies=forward is not None):
-                cache = self._caches[chunk.id]
-                if cache.direction != direction:
-                    assert forward is not None
-                    forward(chunk, cache.directions)
-                    cache.direction = int(direction)
-                rows = (cache.margins, cache.directions, cache.targets, cache.weights)
-                if steps is None:
-                    out[0] += loss.curvature_along(*rows)
-                else:
-                    loss.along(*rows, steps, out[0], out[1])
+            for block in self._blocks(part, bodies=forward is not None):
+                used = is_used(block.table)
+                fresh = used & (block.table[_DIRECTION] != direction)
+                if fresh.any():
+                    assert forward is not None and block.bodies is not None
+                    forward.write_all(block.bodies.where(fresh), block.table[_DIRECTIONS, fresh])
+                    block.table[_DIRECTION, fresh] = direction
+                self._add_along(block, used, steps, out)
             return out
 
+        used = is_used(self._table)
+        rows = self._table[_ROWS]
+        fresh = used & (self._table[_DIRECTION] != direction)
+        self.multiplied_rows += int(rows[fresh].sum())
         total = np.zeros((2, 1 if steps is None else steps.size))
-        for part in parallel.map(run, runs(here, parallel.n_threads)):
+        for part in parallel.map(run, runs(chunks, parallel.n_threads)):
             total += part
-        uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
+        uncached = np.array(float(rows[~used].sum()))
         if steps is None:
-            return {"curvature": total[0].reshape(()), "uncached": np.array(float(uncached))}
-        return {"values": total[0], "slopes": total[1], "uncached": np.array(float(uncached))}
+            return {"curvature": total[0].reshape(()), "uncached": uncached}
+        return {"values": total[0], "slopes": total[1], "uncached": uncached}
+
+    def _add_along(
+        self, block: _Block, used: NDArray[np.bool_], steps: F64 | None, out: F64
+    ) -> None:
+        """Add values and slopes along the directions, or the curvature, of some chunks; (2, J)."""
+        if steps is not None and self._multi is None:
+            fields = [_ROWS, _MARGINS, _DIRECTIONS, _TARGETS, _WEIGHTS]
+            rows, *places = block.table[fields][:, used]
+            self._loss.along_chunks(rows, *places, steps=steps, sums_out=out)
+            return
+        loss = self._multi or self._loss
+        for chunk in itertools.compress(block.chunks, used.tolist()):
+            cache = self._caches[chunk.id]
+            rows = (cache.margins, cache.directions, cache.targets, cache.weights)
+            if steps is None:
+                out[0] += loss.curvature_along(*rows)
+            else:
+                loss.along(*rows, steps, out[0], out[1])
 
     # --- products with the Hessian ------------------------------------------------------------
 
     def _product(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Sum ``X' D (X v)`` in one pass over the rows: margins and D are cached."""
         sent = np.ascontiguousarray(work.model["v"], np.float64)
-        point = work.parameters["point"]
-        here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
+        point = int(work.parameters["point"])
+        here = self._at(point)
         forward = _Forwards.of(self._facts, sent, self._models)
         self.multiplied_rows += sum(chunk.n_rows for chunk in here)
 
@@ -314,7 +411,7 @@ class BatchGradientSolver:
             adjoints = _Adjoints.of(self._facts, sent.size, self._models)
             for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
-                curvatures = self._curvatures(cache, chunk)
+                curvatures = self._curvatures(cache, chunk, point)
                 if self._multi is None:
                     adjoints.add_product(chunk, forward, curvatures, cache.slopes)
                 else:
@@ -330,8 +427,8 @@ class BatchGradientSolver:
 
     def _hessian(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Sum ``X~' D X~`` over the chunks with cached margins, or over a share of their rows."""
-        point, share = work.parameters["point"], float(work.parameters["share"])
-        here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
+        point, share = int(work.parameters["point"]), float(work.parameters["share"])
+        here = self._at(point)
         shift = work.model.get("shift")
         pairs = [(int(k), int(j)) for k, j in work.model["pairs"]]
 
@@ -339,7 +436,7 @@ class BatchGradientSolver:
             sums = HessianSums(len(pairs), self._facts.n_columns, shift)
             for chunk in stream_chunks(part):
                 cache = self._caches[chunk.id]
-                curvatures = self._curvatures(cache, chunk)
+                curvatures = self._curvatures(cache, chunk, point)
                 if self._multi is None:
                     entries = curvatures[None]
                 else:
@@ -355,12 +452,12 @@ class BatchGradientSolver:
         uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
         return {**total, "uncached": np.array(float(uncached))}
 
-    def _curvatures(self, cache: _Cache, chunk: Chunk) -> F64:
-        if cache.curved != cache.point:
+    def _curvatures(self, cache: _Cache, chunk: Chunk, point: int) -> F64:
+        if cache.curved != point:
             if cache.curvatures.size != cache.margins.size:
                 cache.curvatures = self._per_row(chunk)
             self._write_curvatures(cache, cache.margins, cache.curvatures)
-            cache.curved = cache.point
+            cache.curved = point
         return cache.curvatures
 
     def _write_curvatures(self, cache: _Cache, margins: F64, out: F64) -> None:
@@ -405,6 +502,11 @@ class _Forwards:
         each = (make_forward(facts.layout, sent[k * d : (k + 1) * d]) for k in range(models))
         return _Forwards(tuple(each), tuple(offsets))
 
+    def write_all(self, bodies: Bodies, at_out: I64) -> None:
+        """Write the margins of the rows of chunks to the arrays at these addresses, (m,)."""
+        for k, (forward, offset) in enumerate(zip(self.each, self.offsets, strict=True)):
+            forward.write_all(bodies, offset, at_out + 8 * k * bodies.places[0])
+
     def __call__(self, chunk: Chunk, out: F64) -> None:
         """Write the margins of a chunk's rows, (n_rows,) or (models, n_rows)."""
         rows = (out,) if out.ndim == 1 else out
@@ -437,6 +539,15 @@ class _Adjoints:
             if self.lasts is not None:
                 self.lasts[k] += float(row.sum())
 
+    def add_all(self, bodies: Bodies, at_slopes: I64) -> None:
+        """Add chunks with their slopes at these addresses, (m,)."""
+        rows = bodies.places[0]
+        for k, adjoint in enumerate(self.each):
+            at = at_slopes + 8 * k * rows
+            adjoint.add_all(bodies, at)
+            if self.lasts is not None:
+                kernels.add_sums(rows, at, self.lasts[k : k + 1])
+
     def add_product(self, chunk: Chunk, forward: _Forwards, curvatures: F64, scratch: F64) -> None:
         """Add ``X' D X v`` of a chunk in one pass over its rows, for a single model."""
         self.each[0].add_product(chunk, forward.each[0], forward.offsets[0], curvatures, scratch)
@@ -452,24 +563,44 @@ class _Adjoints:
             out[len(self.each) * d :] += self.lasts
 
 
-def _can_advance(cache: _Cache, parameters: Mapping[str, Any]) -> bool:
-    return (
-        "base" in parameters
-        and cache.point == parameters["base"]
-        and cache.direction == parameters["direction"]
-    )
+def _progress(
+    table: I64, parameters: Mapping[str, Any]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return whose margins at the point are cached, and whose are one step from it; (m,) each."""
+    is_there = table[_POINT] == parameters["point"]
+    if "base" not in parameters or parameters.get("scratch", False):
+        return is_there, np.zeros_like(is_there)
+    is_next = (table[_POINT] == parameters["base"]) & (table[_DIRECTION] == parameters["direction"])
+    return is_there, is_next & ~is_there
+
+
+@kernel
+def _advance(rows: I64, at_margins: I64, at_directions: I64, step: float) -> None:
+    """Add ``step`` times its directions to the margins of each chunk; all arrays (m,)."""
+    like = np.empty(0)
+    for c in range(rows.size):
+        margins = vector_at(at_margins[c], rows[c], like)
+        directions = vector_at(at_directions[c], rows[c], like)
+        for i in range(margins.size):
+            margins[i] += step * directions[i]
 
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels of line searches and second derivatives, or load their machine code."""
-    one, out = np.ones(1), np.zeros(1)
-    LOGISTIC.along(one, one, one, None, one, out, np.zeros(1))
+    one, out, none = np.ones(1), np.zeros(1), np.zeros(0, np.int64)
+    LOGISTIC.values_and_slopes(none, none, none, none, none, out)
+    LOGISTIC.along_chunks(none, none, none, none, none, steps=one, sums_out=np.zeros((2, 1)))
+    kernels.add_sums(none, none, out)
+    _advance(none, none, none, 1.0)
     LOGISTIC.curvature(one, one, None, out)
     LOGISTIC.curvature_along(one, one, one, None)
     for chunk in chunks_to_warm_up(kind, dtype):
         w = np.ones(chunk.layout.n_columns)
         adjoint, forward = make_adjoint(chunk.layout, w.size), make_forward(chunk.layout, w)
         adjoint.add_product(chunk, forward, 0.0, one, out)
+        bodies, at = Bodies.of([chunk]), np.array([address(out)])
+        forward.write_all(bodies, 0.0, at)
+        adjoint.add_all(bodies, at)
         if chunk.layout.kind != "sequence":
             for d in (1, 8):  # as dense blocks, and as pairs of entries
                 HessianSums(1, d, None).add(chunk, np.ones((1, 1)))

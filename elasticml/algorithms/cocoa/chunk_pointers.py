@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
-from elasticml.arrays import F64
+from elasticml.arrays import F64, address
 from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.ngrams import CODES_MAX, first_columns
 from elasticml.ids import ChunkId
@@ -62,11 +62,6 @@ class ChunkCache:
 
 #: By a chunk's id and its content id.
 ChunkCaches = dict[tuple[ChunkId, str], ChunkCache]
-
-
-def address(array: NDArray[Any]) -> int:
-    """Return the address of an array's first element."""
-    return int(array.__array_interface__["data"][0])
 
 
 def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: ChunkCache) -> None:

@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS, address
+from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels, gram
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, StoredColumns
 from elasticml.algorithms.linear.gram import CLOSE, moved
-from elasticml.arrays import F64, I32, I64
+from elasticml.arrays import F64, I32, I64, address
 from elasticml.compiled import kernel
 
 _NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)

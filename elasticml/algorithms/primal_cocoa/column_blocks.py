@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.chunk_pointers import address
 from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, serial_of
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels
@@ -17,7 +16,7 @@ from elasticml.algorithms.linear.column_matrix import FLAT
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.primal_cocoa import sweep_kernels
 from elasticml.algorithms.primal_cocoa.sweep_kernels import WeightedColumns
-from elasticml.arrays import F64, I64
+from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
 from elasticml.objectives.losses import LOGISTIC

@@ -7,12 +7,14 @@ lookup table, and the transpose is accumulated in such a table and unfolded once
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.arrays import F64
+from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks import kernels
 from elasticml.data.chunks.body import Dtype
 from elasticml.data.chunks.chunk import (
@@ -27,6 +29,42 @@ from elasticml.data.chunks.ngrams import CODES_MAX, first_columns, sequence_layo
 from elasticml.ids import ChunkId
 
 _Number = TypeVar("_Number", np.float64, np.int64)
+_INDEX: Final = np.empty(0, np.int32)
+_CODE: Final = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Addresses of the bodies of chunks with the same layout, for one compiled call over all."""
+
+    #: The id of one of them, for messages, and the layout of all.
+    first: ChunkId
+    layout: Layout
+    #: (4, m): numbers of rows; addresses of row pointers, of indices, and of values or codes.
+    places: I64
+    #: The arrays at the addresses, which this keeps alive.
+    arrays: Sequence[tuple[NDArray[Any], ...]]
+
+    @staticmethod
+    def of(chunks: Sequence[Chunk]) -> Bodies:
+        """Load the chunks, at least one, and return where their bodies are."""
+        layout = chunks[0].layout
+        is_sequence = layout.kind == "sequence"
+        arrays = [(c.indptr, c.indices, c.codes if is_sequence else c.values) for c in chunks]
+        places = [
+            (chunk.n_rows, *map(address, own)) for chunk, own in zip(chunks, arrays, strict=True)
+        ]
+        return Bodies(chunks[0].id, layout, np.array(places, np.int64).T.copy(), arrays)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Bodies:
+        """Return some of the bodies; ``chosen`` (m,)."""
+        places = self.places if chosen.all() else self.places[:, chosen]
+        return Bodies(self.first, self.layout, places, self.arrays)
+
+    @property
+    def like(self) -> NDArray[Any]:
+        """An array of the values' type."""
+        return np.empty(0, self.layout.dtype)
 
 
 class Forward:
@@ -69,6 +107,24 @@ class Forward:
             kernels.binary_forward(chunk.indptr, chunk.indices, self._w, out)
         else:
             kernels.dense_forward(chunk.values, self._w, out)
+
+    def write_all(self, bodies: Bodies, offset: float, at_out: I64) -> None:
+        """Write ``X @ w + offset`` of each chunk to the array (n_rows,) at its address."""
+        _check_layout(bodies.layout, self._layout, self._d, bodies.first)
+        own = bodies.layout
+        rows, indptr, indices, values = bodies.places
+        if own.kind == "sequence":
+            assert self._table is not None
+            kernels.sequence_forwards(rows, values, _CODE, self._table, offset, at_out)
+        elif own.kind == "csr":
+            arrays = rows, indptr, indices, values, _INDEX, bodies.like
+            kernels.csr_forwards(*arrays, self._w, offset, at_out)
+        elif own.kind == "binary_csr":
+            kernels.binary_forwards(rows, indptr, indices, _INDEX, self._w, offset, at_out)
+        else:
+            kernels.dense_forwards(
+                rows, values, own.n_columns, bodies.like, self._w, offset, at_out
+            )
 
     def add_product(
         self, chunk: Chunk, offset: float, curvatures: F64, products: F64, out: F64
@@ -132,6 +188,24 @@ class Adjoint:
             kernels.binary_adjoint(chunk.indptr, chunk.indices, c, self._sum)
         else:
             kernels.dense_adjoint(chunk.values, c, self._sum)
+
+    def add_all(self, bodies: Bodies, at_coefficients: I64) -> None:
+        """Add ``X.T @ coefficients`` of each chunk; the coefficients (n_rows,) are at addresses."""
+        _check_layout(bodies.layout, self._layout, self._d, bodies.first)
+        own = bodies.layout
+        rows, indptr, indices, values = bodies.places
+        if own.kind == "sequence":
+            assert self._table is not None
+            kernels.sequence_adjoints(rows, values, _CODE, at_coefficients, self._table)
+        elif own.kind == "csr":
+            arrays = rows, indptr, indices, values, _INDEX, bodies.like
+            kernels.csr_adjoints(*arrays, at_coefficients, self._sum)
+        elif own.kind == "binary_csr":
+            kernels.binary_adjoints(rows, indptr, indices, _INDEX, at_coefficients, self._sum)
+        else:
+            kernels.dense_adjoints(
+                rows, values, own.n_columns, bodies.like, at_coefficients, self._sum
+            )
 
     def add_product(
         self, chunk: Chunk, forward: Forward, offset: float, curvatures: F64, products: F64
@@ -284,13 +358,16 @@ def _check(chunk: Chunk, layout: Layout, d: int, vector: F64) -> None:
         raise ValueError(
             f"chunk {chunk.id}: vector has shape {vector.shape}, wanted ({chunk.n_rows},)"
         )
-    own = chunk.layout
+    _check_layout(chunk.layout, layout, d, chunk.id)
+
+
+def _check_layout(own: Layout, layout: Layout, d: int, id: ChunkId) -> None:
     if own.kind == "sequence" or layout.kind == "sequence":
         if own != layout:
-            raise ValueError(f"chunk {chunk.id} has layout {own}, wanted {layout}")
+            raise ValueError(f"chunk {id} has layout {own}, wanted {layout}")
     elif own.n_columns > d:
         raise ValueError(
-            f"chunk {chunk.id} has {own.n_columns} columns, the model {d}; "
+            f"chunk {id} has {own.n_columns} columns, the model {d}; "
             f"read the data with n_columns={d}"
         )
 

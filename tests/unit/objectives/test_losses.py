@@ -8,9 +8,18 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
 
+from elasticml.arrays import address
 from elasticml.errors import ConfigError
 from elasticml.objectives.links import LINKS
-from elasticml.objectives.losses import LOSSES, Loss, huber, loss_named, quantile, tweedie
+from elasticml.objectives.losses import (
+    LOSSES,
+    Loss,
+    MarginLoss,
+    huber,
+    loss_named,
+    quantile,
+    tweedie,
+)
 from elasticml.objectives.penalties import L2
 from elasticml.specification.algorithms import REGRESSION_LOSSES
 
@@ -202,3 +211,30 @@ def test_hubers_loss_with_a_large_delta_is_the_squared_loss() -> None:
         values(huber(1e4), z, y), values(LOSSES["squared"], z, y), rtol=1e-15
     )
     assert loss_named("huber", {"delta": 2.0}) == huber(2.0)
+
+
+@ALL
+@pytest.mark.parametrize("is_weighted", [True, False])
+def test_one_call_for_many_chunks_has_the_bits_of_one_call_each(
+    loss: MarginLoss, is_weighted: bool
+) -> None:
+    z, y = grid(loss)
+    rng = np.random.default_rng(8)
+    cuts = [slice(0, 1), slice(1, 1), slice(1, 18), slice(18, z.size)]
+    u, steps = rng.normal(size=z.size), np.array([0.0, 0.3, -1.0])
+    s = rng.uniform(0.5, 2.0, z.size) if is_weighted else None
+    slopes, others = np.empty(z.size), np.empty(z.size)
+    total, value, sums, expected = np.zeros(1), 0.0, np.zeros((2, 3)), np.zeros((2, 3))
+
+    def at(array: np.ndarray | None) -> np.ndarray:
+        return np.array([0 if array is None else address(array[cut]) for cut in cuts])
+
+    for cut in cuts:
+        own = None if s is None else s[cut]
+        value += loss.value_and_slope(z[cut], y[cut], own, slopes[cut])
+        loss.along(z[cut], u[cut], y[cut], own, steps, *expected)
+    rows = np.array([z[cut].size for cut in cuts])
+    loss.values_and_slopes(rows, at(z), at(y), at(s), at(others), total)
+    loss.along_chunks(rows, at(z), at(u), at(y), at(s), steps=steps, sums_out=sums)
+    assert total.tobytes() == np.array([value]).tobytes()
+    assert (slopes.tobytes(), expected.tobytes()) == (others.tobytes(), sums.tobytes())
