@@ -30,11 +30,13 @@ def pack(arrays: Mapping[str, Any], shapes: Mapping[str, Any], out: Vector) -> V
     Raises
     ------
     ValueError
-        When an array has another shape.
+        When an array has another shape, or holds other than real numbers.
     """
     start = 0
     for name, shape in shapes.items():
-        array = np.asarray(arrays[name], dtype=np.float64)
+        array = np.asarray(arrays[name])
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"array {name!r} is of dtype {array.dtype}, wanted real numbers")
         if array.shape != tuple(shape):
             raise ValueError(f"array {name!r} has shape {array.shape}, wanted {tuple(shape)}")
         out[start : start + array.size] = array.reshape(-1)

@@ -28,7 +28,7 @@ from elasticml.algorithms.base import (
 )
 from elasticml.control.tree_node import KEPT_MAX
 from elasticml.data.chunks.digests import digest_of, digest_of_arrays
-from elasticml.errors import ElasticmlError, one_line
+from elasticml.errors import ElasticmlError, JobFailedError, one_line, shown
 from elasticml.ids import ExchangeId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Deliver
@@ -115,24 +115,11 @@ class TrainerRunner:
 
     def _advance(self, value: object, first: bool = False) -> ev.Event:
         try:
-            request = next(self._trainer) if first else self._trainer.send(value)
-        except StopIteration as stop:
-            model: Model = stop.value
-            self.model = model
-            self.digest = digest_of_arrays(model.arrays, self.digest)
-            return ev.TrainerFinished(
-                cause="trainer",
-                converged=model.converged,
-                reason=model.reason,
-                objective=model.objective,
-                row={
-                    "objective": model.objective,
-                    "objective_kind": "exact" if model.objective is not None else None,
-                    "gap": model.gap,
-                    "gap_is_bound": model.gap_is_bound,
-                    **model.extra,
-                },
-            )
+            request = self._next(value, first)
+            if isinstance(request, Model):
+                return self._finished(request)
+            if isinstance(request, RoundEnd):
+                _check_finite(request.next_model or request.model)
         except ElasticmlError as error:
             self.error = error
             return ev.Failed(cause="trainer", reason=error.message)
@@ -161,6 +148,41 @@ class TrainerRunner:
             require_everybody=request.require == "everybody",
             seal=request.seal,
             paced=request.paced,
+        )
+
+    def _next(self, value: object, first: bool) -> Exchange | RoundEnd | Model:
+        """Return what the trainer asks for next, or its model."""
+        if not hasattr(self._trainer, "send"):
+            raise JobFailedError(
+                f"the trainer is a {type(self._trainer).__name__}, wanted a generator: ask for "
+                "sums with yield"
+            )
+        try:
+            return next(self._trainer) if first else self._trainer.send(value)
+        except StopIteration as stop:
+            if not isinstance(stop.value, Model):
+                raise JobFailedError(
+                    f"the trainer returned {shown(stop.value)}, wanted a Model: return "
+                    "Model(arrays=..., converged=..., reason=...)"
+                ) from None
+            return stop.value
+
+    def _finished(self, model: Model) -> ev.Event:
+        _check_finite(model.arrays)
+        self.model = model
+        self.digest = digest_of_arrays(model.arrays, self.digest)
+        return ev.TrainerFinished(
+            cause="trainer",
+            converged=model.converged,
+            reason=model.reason,
+            objective=model.objective,
+            row={
+                "objective": model.objective,
+                "objective_kind": "exact" if model.objective is not None else None,
+                "gap": model.gap,
+                "gap_is_bound": model.gap_is_bound,
+                **model.extra,
+            },
         )
 
     def resume(self, tuned: Mapping[str, Scalar]) -> Resume | None:
@@ -201,6 +223,20 @@ class TrainerRunner:
     def round_arrays(self) -> Arrays:
         """Return the model with which the last round started."""
         return {} if self.round_end is None else self.round_end.model
+
+
+def _check_finite(arrays: Arrays) -> None:
+    """Refuse a model that is not finite: the job keeps the one before it."""
+    for name, values in arrays.items():
+        # A sum is finite unless a value is not, or it overflows.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.sum(values)
+        if not np.isfinite(total) and not np.isfinite(values).all():
+            raise JobFailedError(
+                f"array {name!r} of the model is not finite, wanted finite numbers: a partial has "
+                "NaN or infinity, or a step is too long; the last finite model is kept",
+                reason="diverged",
+            )
 
 
 def _new_buffer(nbytes: int) -> Vector:

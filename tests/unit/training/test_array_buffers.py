@@ -12,6 +12,7 @@ from elasticml.training.array_buffers import (
     Buffers,
     merge,
     merge_all,
+    pack,
 )
 
 SIZES = [1, 1_000, BLOCK_VALUES, BLOCK_VALUES + 1, 3 * THREAD_VALUES + 17]
@@ -58,3 +59,9 @@ def test_array_to_send_is_in_shared_memory_if_there_is_any():
     buffers = Buffers(memory.get)
     assert buffers.take_to_send(80) is memory[80]
     assert buffers.take_to_send(88).size == 11
+
+
+@pytest.mark.parametrize("values", [np.array([1j]), np.array([1.0], object), np.array(["1"])])
+def test_a_partial_of_other_than_real_numbers_is_refused(values):
+    with pytest.raises(ValueError, match="wanted real numbers"):
+        pack({"w": values}, {"w": (1,)}, np.empty(1))
