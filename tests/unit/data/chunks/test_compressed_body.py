@@ -218,7 +218,8 @@ def test_decompressed_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 1000 + out_of_core.pool.held_bytes)
     chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(k)) for k in range(8)])
     size = BufferPool.size_of(chunks[0].nbytes)
-    window = 6 * -(-out_of_core.batch_bytes * size // chunks[0].nbytes)
+    loaded = 8 * size + sum(chunk.stored.nbytes for chunk in chunks)
+    window = 6 * -(-out_of_core.batch_bytes * loaded // (8 * chunks[0].nbytes))
     out_of_core.limit_bytes = 1000 + 3 * size + window
     for _ in range(3):
         plan_residency(chunks)
