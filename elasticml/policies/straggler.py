@@ -80,11 +80,11 @@ class Straggler(PolicyOptions):
             keep = median_s / member.seconds_per_row[-1] if member.seconds_per_row else 0.0
             excess: list[ChunkId] = []
             rows = rows_owned(chunks, member.id)
-            first, *rest = chunks.of(member.id)
+            owned = list(chunks.of(member.id))
             is_slow = slowdown(member, others) > LAST_CHUNK_MAX
-            if is_slow and keep * LAST_CHUNK_MAX < chunks.rows(first):
-                rest = [first, *rest]
-            for chunk in reversed(rest):
+            if not (owned and is_slow and keep * LAST_CHUNK_MAX < chunks.rows(owned[0])):
+                owned = owned[1:]  # the first one stays
+            for chunk in reversed(owned):
                 if rows <= keep:
                     break
                 excess.append(chunk)

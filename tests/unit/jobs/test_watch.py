@@ -52,6 +52,8 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
 class Scheduler:
     """Answers ``em_poll`` with a story, in two parts."""
 
+    status = "running"
+
     def __init__(self, *parts: Any) -> None:
         self.parts = list(parts)
 
