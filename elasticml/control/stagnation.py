@@ -29,6 +29,8 @@ class Stagnation:
     bound: float = -math.inf
     #: Rounds since the last progress.
     rounds: int = 0
+    #: Rounds that counted: long jobs make progress more rarely.
+    counted: int = 0
     #: The last round measured it, and was one too many.
     is_over: bool = False
 
@@ -43,7 +45,7 @@ class Stagnation:
         if not is_whole:
             self.rounds, self.is_over = 0, False
             return
-        self.rounds += 1
+        self.rounds, self.counted = self.rounds + 1, self.counted + 1
         has_gap = row.gap is not None or row.next_gap is not None
         objective = row.objective if row.next_objective is None else row.next_objective
         # Not every round has a certificate.
@@ -57,4 +59,4 @@ class Stagnation:
             self.lowest, self.rounds = value, 0
         if bound - self.bound > rounding:
             self.bound, self.rounds = bound, 0
-        self.is_over = self.rounds >= ROUNDS_WITHOUT_PROGRESS
+        self.is_over = self.rounds >= max(ROUNDS_WITHOUT_PROGRESS, self.counted / 2)
