@@ -140,7 +140,7 @@ class InitialPlacement:
     def ticked(self, now_s: float) -> list[Command]:
         """Leave chunks with their readers if none has arrived for as long as a round would wait.
 
-        Both ends may live and the way between them be cut: nobody reports a failed move then.
+        Both ends may live and the way between them be cut: no member reports a failed move then.
         """
         moves, (n_moving, since_s) = self._mobility.moves, self._moving
         if self.state.stage != "dealing" or len(moves) != n_moving:

@@ -159,7 +159,7 @@ def _damage(world: World, fault: Fault, _: Sequence[LocalWorker]) -> Undo:
         with open(path, "r+b", buffering=0) as file:
             byte = os.pread(file.fileno(), 1, at)[0]
             os.pwrite(file.fileno(), bytes([byte ^ 0x55]), at)
-        os.utime(path, ns=times)  # as a disk's error, nobody notices
+        os.utime(path, ns=times)  # as a disk's error, which changes no time
 
     flip()
     ended: list[bool] = []

@@ -214,7 +214,7 @@ class _Play:
         workers = self.world.workers() if fault.who else []
         hit = [workers[k] for k in sorted({k % len(workers) for k in fault.who})] if workers else []
         if fault.who and not hit:
-            return  # nobody is left
+            return  # no worker is left
         if fault.kind == "one_way" and len(hit) < 2:
             return
         thread = threading.Thread(target=self._do, args=(fault, hit), name=fault.kind)

@@ -5,8 +5,8 @@ A plan names its rules and their parameters:
 ends : seconds
     The job has ended at most so long after ``stop.seconds``.
 goes_on : rounds
-    Ten seconds after the last fault is over and all workers are back, at least so many rounds have
-    ended, and no example is absent.
+    Ten seconds after the last fault is over and all workers are back, at least this
+    number of rounds have ended, and no example is absent.
 sums : True
     In each exchange the examples of the sum and the absent ones are all examples, each once.
 truth : True
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Seconds without faults after which a job must have gone on.
 _QUIET_S: Final = 10.0
-#: Without them, a job of so many rounds must be near the optimum; a busy machine may do fewer.
+#: Without them, a job with this many rounds is near the optimum; a busy machine may make fewer.
 _ROUNDS_MIN: Final = 100
 #: Which outcome each rule's violation is.
 OUTCOMES: Final = {

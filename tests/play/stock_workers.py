@@ -200,7 +200,7 @@ class StockWorkers(StockProcesses):
         self.wait_for(are_here, f"{n} workers")
 
     def set_clock(self, name: str, offset_s: float) -> None:
-        """Let the wall clock of a worker, or of ``"scheduler"``, be ahead by so many seconds."""
+        """Let the wall clock of a worker, or of ``"scheduler"``, be ahead by seconds."""
         wall_clock.set_offset(self._clock_of(name), offset_s)
 
     def _clock_of(self, name: str) -> Path:

@@ -173,7 +173,7 @@ class ChunkTransport:
     ) -> None:
         """Send on the link for a purpose, which is opened first if necessary; feed the outcome.
 
-        Nobody awaits a transfer: an error that is not reported would be waited for without end.
+        No caller awaits a transfer: without a report of its error the move is awaited for ever.
         """
         key = (order.target, purpose)
         try:

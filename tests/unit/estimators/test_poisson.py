@@ -79,7 +79,7 @@ def test_counts_far_from_one_are_reached_and_negative_ones_refused():
         em.PoissonRegressor().fit(X, y - 1.0)
 
 
-def test_a_warm_start_with_other_columns_begins_anew():
+def test_a_warm_start_with_other_columns_is_a_cold_one():
     rng = np.random.default_rng(5)
     X, y = rng.normal(size=(60, 7)), rng.poisson(2.0, 60).astype(float)
     cold = em.PoissonRegressor().fit(X, y)

@@ -1,4 +1,4 @@
-"""A member speaks for itself, with what members send: anything else fences it, and nobody else."""
+"""A member speaks for itself, with what members send: anything else fences it alone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ABOUT_ANOTHER = {
     "a tick": ev.Ticked(),
     "a lost worker": ev.WorkerGone(address="w1"),
     "a failure": ev.Failed(reason="x", member=OTHER),
-    "a failure of nobody": ev.Failed(reason="x"),
+    "a failure without a member": ev.Failed(reason="x"),
     "a broken link": ev.LinkDown(member=OTHER, peer=MemberId(2, 1)),
     "a status": ev.StatusReported(member=OTHER, exchange=ExchangeId(1), stage="sent"),
     "an attachment": ev.Attached(child=OTHER, generation=Generation(1), has_model=ExchangeId(0)),
@@ -91,7 +91,7 @@ MALFORMED = {
     ),
     "an anchor without array": own("AnchorArrived", exchange=1, sender=None, handle=1),
     "a partial of others": partial({"of": "0x3"}),
-    "a partial of nobody": partial({"of": "0x0"}),
+    "a partial of no member": partial({"of": "0x0"}),
     "a partial below zero": partial({"of": "-0x1"}),
     "an order of numbers": partial({"order": 7}),
     "seconds of text": partial({"compute_s": {"1.1": "x"}}),
