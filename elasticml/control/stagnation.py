@@ -20,17 +20,18 @@ class Stagnation:
     """Rounds since the gap, or the objective of a job without one, has fallen.
 
     A gap is not monotone: the objective of dual ascent rises at times, for hundreds of rounds near
-    the optimum. So a lower bound of the minimum, the objective less the gap, that has risen is
-    progress too. A resumed job counts from its first round on.
+    the optimum. So a lower bound of the minimum, the dual objective or the objective less the gap,
+    that has risen is progress too. A job that was resumed, or has lost examples, begins with the
+    gap of its best model and far lower bounds: it counts from there on.
     """
 
     lowest: float = math.inf
     #: The highest lower bound of the minimum.
     bound: float = -math.inf
+    #: The highest dual objective since examples were last absent.
+    dual: float = -math.inf
     #: Rounds since the last progress.
     rounds: int = 0
-    #: Rounds that counted: long jobs make progress more rarely.
-    counted: int = 0
     #: The last round measured it, and was one too many.
     is_over: bool = False
 
@@ -43,9 +44,9 @@ class Stagnation:
             Whether all examples took part; other rounds do not count, nor do those before.
         """
         if not is_whole:
-            self.rounds, self.is_over = 0, False
+            self.rounds, self.is_over, self.dual = 0, False, -math.inf
             return
-        self.rounds, self.counted = self.rounds + 1, self.counted + 1
+        self.rounds += 1
         has_gap = row.gap is not None or row.next_gap is not None
         objective = row.objective if row.next_objective is None else row.next_objective
         # Not every round has a certificate.
@@ -59,4 +60,6 @@ class Stagnation:
             self.lowest, self.rounds = value, 0
         if bound - self.bound > rounding:
             self.bound, self.rounds = bound, 0
-        self.is_over = self.rounds >= max(ROUNDS_WITHOUT_PROGRESS, self.counted / 2)
+        if row.dual is not None and row.dual - self.dual > rounding:
+            self.dual, self.rounds = row.dual, 0
+        self.is_over = self.rounds >= ROUNDS_WITHOUT_PROGRESS

@@ -70,6 +70,11 @@ class HistoryRow:
         return self.columns.get("member_objective")
 
     @property
+    def dual(self) -> float | None:
+        """The dual objective that the round has certified, which need not be the best one."""
+        return self.columns.get("dual")
+
+    @property
     def gap(self) -> float | None:
         """The certified duality gap."""
         return self.columns.get("gap")

@@ -132,6 +132,19 @@ def test_a_job_ends_after_a_hundred_rounds_in_which_only_rounding_errors_change(
     assert rounds_until_the_end([0.5] * 200, idle=50) == 150
 
 
+def test_a_resumed_job_whose_dual_objective_rises_makes_progress():
+    # Its best model has a gap of 0.5, and its dual variables have begun anew: CoCoA was ended.
+    book = rounds(ends_without_progress=True)
+    for k in range(300):
+        columns = {"objective": 1.0, "gap": 0.5, "next_gap": 0.5}
+        # Not every round has a certificate.
+        columns |= {"dual": min(0.4, 0.4 - 0.9**k)} if k % 3 == 0 else {}
+        book.finish(HistoryRow(columns), float(k))
+        if book.stop_reason(0.0) is not None:
+            break
+    assert k > 250
+
+
 def test_idle_rounds_have_the_pace_of_undisturbed_ones():
     book = rounds(faults=(lose(99),))
     assert book.pace_s() == 1.0
