@@ -179,14 +179,20 @@ def _joined_end(ends: Mapping[int, RoundEnd], models: Mapping[int, Model], n: in
     )
 
 
+def _lower_bound(model: Model) -> float | None:
+    """Return the dual objective of a class that has ended, where both numbers are known."""
+    if model.objective is None or model.gap is None:
+        return None
+    return model.objective - model.gap
+
+
 def _columns(ends: Mapping[int, RoundEnd], models: Mapping[int, Model]) -> dict[str, Any]:
     """Return the history columns of all classes: sums, means or maxima."""
-    ended: dict[str, list[Any]] = {"primal": [], "dual": [], "gap_best": []}
-    for model in models.values():
-        known = None not in (model.objective, model.gap)
-        ended["primal"].append(model.objective)
-        ended["dual"].append(model.objective - model.gap if known else None)  # type: ignore[operator]
-        ended["gap_best"].append(model.gap)
+    ended: dict[str, list[Any]] = {
+        "primal": [model.objective for model in models.values()],
+        "dual": [_lower_bound(model) for model in models.values()],
+        "gap_best": [model.gap for model in models.values()],
+    }
     names = list(dict.fromkeys(name for end in ends.values() for name in end.extra))
     columns: dict[str, Any] = {}
     for name in names:

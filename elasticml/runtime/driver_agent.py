@@ -41,7 +41,7 @@ from elasticml.errors import (
     fault_of,
     one_line,
 )
-from elasticml.ids import MemberId, format_size
+from elasticml.ids import ExchangeId, MemberId, format_size
 from elasticml.policies.registry import policies_of_job
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -215,6 +215,8 @@ class DriverAgent(JobDriver):
 
     #: Since when every tick has failed.
     _failing_since_s = math.inf
+    #: Bytes of the longest partial of all exchanges.
+    _partial_bytes_max = 0
 
     def __init__(
         self,
@@ -261,8 +263,8 @@ class DriverAgent(JobDriver):
                 refused=self._on_refused,
             ),
         )
-        #: Bytes of a partial of the last exchange, and of the longest partial of all exchanges.
-        self._partial_bytes = self._partial_bytes_max = 0
+        #: Bytes of a partial of the running exchange, and of those that may anchor it.
+        self._partial_bytes: dict[ExchangeId, int] = {}
         #: The model of the last exchange, as all members get it.
         self._model = Frame(kind=Kind.MODEL, prefix={})
         #: The scheduler ends, or the job is forgotten: nothing more is decided.
@@ -380,7 +382,7 @@ class DriverAgent(JobDriver):
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         running = self.machine.exchanges.running
         if running is not None and header.exchange == running.id == self._model.exchange:
-            check_payload(header, Kind.PARTIAL, self._partial_bytes)
+            check_payload(header, Kind.PARTIAL, self._partial_bytes[running.id])
         elif header.payload_bytes > self._partial_bytes_max or header.payload_bytes % 8:
             raise RemoteProtocolError(
                 f"payload of {header.payload_bytes} bytes of exchange {header.exchange}, wanted at "
@@ -464,10 +466,9 @@ class DriverAgent(JobDriver):
         if running is not None and running.id == self._model.exchange:
             # A frame without payload has not been checked, nor an anchor's.
             is_added = frame.exchange in (running.id, running.anchor_of)
-            if is_added and vector.nbytes != self._partial_bytes:
-                raise RemoteProtocolError(
-                    f"a partial of {vector.nbytes} bytes, wanted {self._partial_bytes}"
-                )
+            wanted = self._partial_bytes.get(ExchangeId(frame.exchange))
+            if is_added and vector.nbytes != wanted:
+                raise RemoteProtocolError(f"a partial of {vector.nbytes} bytes, wanted {wanted}")
         handle = self._buffers.bind(vector)
         try:
             event = partial_event(member, frame, handle)
@@ -579,8 +580,11 @@ class DriverAgent(JobDriver):
         if training is None or running is None:
             return
         if self._model.exchange != running.id:
-            self._partial_bytes = 8 * n_values(running.header.returns)
-            self._partial_bytes_max = max(self._partial_bytes_max, self._partial_bytes)
+            nbytes = 8 * n_values(running.header.returns)
+            kept = {exchange.id for exchange in self.machine.exchanges.kept}
+            self._partial_bytes = {i: n for i, n in self._partial_bytes.items() if i in kept}
+            self._partial_bytes[running.id] = nbytes
+            self._partial_bytes_max = max(self._partial_bytes_max, nbytes)
             self._model = model_frame(running.header, bytes_of(training.packed))
         self._links.send(command.to, self._model)
 

@@ -109,9 +109,11 @@ def test_the_loss_of_a_newcomer_makes_no_survivor_read_again(
     pq.write_table(table, tmp_path / "points.parquet", row_group_size=500)
     data = em.read_parquet(str(tmp_path / "points.parquet"), "y")
     endless = em.Stop(seconds=300.0)
-    handle = job("newcomer", 1, data=data, stop=endless, absent="auto").start(client)
+    # Without a cache: what the lost member had parsed is not on this disk for the survivors.
+    handle = job("newcomer", 1, data=data, stop=endless, absent="auto", cache=False).start(client)
 
     addresses: dict[str, str] = {}
+    lost: list[str] = []
     parsed: list[int] = []
     try:
         for record in (r for batch in handle.batches() for r in batch):
@@ -123,6 +125,7 @@ def test_the_loss_of_a_newcomer_makes_no_survivor_read_again(
             elif event == "MemberActive" and record["member"] == "0.2":
                 cluster.lose([addresses["0.2"]], "kill")
             elif event == "MemberLost":
+                lost.append(record["member"])
                 parsed.append(0)
             elif event == "ChunksLoaded" and parsed and record.get("source") is None:
                 parsed[-1] += record["parsed_bytes"]
@@ -133,6 +136,8 @@ def test_the_loss_of_a_newcomer_makes_no_survivor_read_again(
     finally:
         handle.cancel()
 
+    # The anchors that survivors send for the lost one are shorter than the running partials.
+    assert lost == ["0.1", "0.2"]
     assert parsed[0] > 0
     assert parsed[1] == 0
 
