@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -34,11 +35,25 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import decode, encode
 from elasticml.runtime.executors import Long, Repeated
-from elasticml.runtime.frame_payloads import bytes_of, numbers_of, partial_event, vector_of
+from elasticml.runtime.frame_payloads import (
+    bytes_of,
+    not_finite_of,
+    numbers_of,
+    partial_event,
+    vector_of,
+)
 from elasticml.runtime.peer import Peer
 from elasticml.runtime.pipelined_transfer import PipelinedTransfer
 from elasticml.runtime.worker_context import WorkerContext
-from elasticml.training.array_buffers import Buffers, Vector, merge, n_values, pack, unpack
+from elasticml.training.array_buffers import (
+    Buffers,
+    Vector,
+    is_finite,
+    merge,
+    n_values,
+    pack,
+    unpack,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +127,10 @@ class CollectiveAgent:
         self._sent: dict[str, int] = {}
         #: Numbers of computations of this subtree's members, to report with the next sum.
         self._done: dict[str, int] = {}
+        #: Members of this subtree whose partial is not finite, each with the chunk at fault.
+        self._not_finite: dict[str, str] = {}
+        #: Makes another solver, to find that chunk.
+        self.new_solver: Callable[[], Solver]
         self._past_bytes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -216,6 +235,7 @@ class CollectiveAgent:
             times.update(numbers_of(frame, "compute_s"))
             self._sent.update(numbers_of(frame, "sent"))
             self._done.update(numbers_of(frame, "done"))
+            self._not_finite.update(not_finite_of(frame))
             self._pipeline.came(child, handle, peer.arrived)
             self._feed(event)
             self._stream_up()
@@ -368,10 +388,30 @@ class CollectiveAgent:
         finally:
             self.is_computing = False
         pack(arrays, work.returns, total)
+        if not is_finite(total):
+            self._not_finite[str(self.me)] = self._chunk_at_fault(work)
         self._context.slowness.add(time.thread_time() - began_cpu_s, self._context.parallel)
         self.computations += 1
         self.computed = work.exchange
         return self._context.clock() - began_s
+
+    def _chunk_at_fault(self, work: Work) -> str:
+        """Return the first chunk whose own partial is not finite, or "" if that is not known.
+
+        Where an algorithm keeps states, what computed with them cannot be computed again.
+        """
+        total = np.empty(n_values(work.returns))
+        with contextlib.suppress(Exception):  # the error that matters is raised elsewhere
+            solver = self.new_solver()
+            for chunk in self.chunks:
+                if chunk.state:
+                    wrong = not all(is_finite(values) for values in chunk.state.values())
+                else:
+                    arrays = solver.compute(work, [chunk], self._context.parallel)
+                    wrong = not is_finite(pack(arrays, work.returns, total))
+                if wrong:
+                    return str(chunk.id)
+        return ""
 
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
@@ -396,10 +436,11 @@ class CollectiveAgent:
                 "compute_s": self._compute_s.get(command.exchange, {}),
                 "sent": self._sent,
                 "done": {**self._done, str(self.me): self.computations},
+                **({"not_finite": self._not_finite} if self._not_finite else {}),
             },
             payload=bytes_of(share.total),
         )
-        self._sent, self._done = {}, {}
+        self._sent, self._done, self._not_finite = {}, {}, {}
         if stream is not None:
             stream.commit(frame)
         elif peer is not None:

@@ -53,7 +53,13 @@ from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from elasticml.runtime.executors import Long, Runner, parallel
 from elasticml.runtime.fault_injection import FaultInjector, carry_out
-from elasticml.runtime.frame_payloads import bytes_of, numbers_of, partial_event, vector_of
+from elasticml.runtime.frame_payloads import (
+    bytes_of,
+    not_finite_of,
+    numbers_of,
+    partial_event,
+    vector_of,
+)
 from elasticml.runtime.numa import spanned
 from elasticml.runtime.scaler import Containers, MoreWorkers, Scaler
 from elasticml.story.journal import Journal
@@ -462,6 +468,7 @@ class DriverAgent(JobDriver):
 
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
         sent, done = numbers_of(frame, "sent"), numbers_of(frame, "done")
+        not_finite = not_finite_of(frame)
         vector, running = vector_of(frame), self.machine.exchanges.running
         if running is not None and running.id == self._model.exchange:
             # A frame without payload has not been checked, nor an anchor's.
@@ -476,6 +483,8 @@ class DriverAgent(JobDriver):
         except RemoteProtocolError:
             self._buffers.free(handle)
             raise
+        if self.driver_session.training is not None:
+            self.driver_session.training.not_finite.update(not_finite)
         self._member_bytes.update(sent)
         self._computations.update(done)
         if isinstance(event, ev.PartialArrived):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.collective.frames import Frame, reading_prefix
-from elasticml.ids import ExchangeId, Mask, MemberId, member_id
+from elasticml.ids import ExchangeId, Mask, MemberId, chunk_id, member_id
 from elasticml.protocol import events as ev
 from elasticml.training.array_buffers import Vector
 
@@ -40,6 +40,19 @@ def numbers_of(frame: Frame, name: str) -> dict[str, Any]:
         if not all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers.values()):
             raise ValueError("wanted numbers of at least 0")
     return dict(numbers)
+
+
+def not_finite_of(frame: Frame) -> dict[str, str]:
+    """Return whose parts of a partial are not finite, each with a chunk at fault, or "".
+
+    Raises
+    ------
+    RemoteProtocolError
+        When they are no ids.
+    """
+    found = frame.prefix.get("not_finite") or {}
+    with reading_prefix("not_finite of a partial"):
+        return {str(member_id(m)): str(chunk_id(c)) if c else "" for m, c in found.items()}
 
 
 def partial_event(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from elasticml.algorithms.async_sgd.report_ops import ReportSolver
@@ -254,10 +255,10 @@ class MemberAgent:
             self._source = source_from_spec(extras["spec"])
             facts = DatasetStats.from_json(extras["facts"])
             record = self._record
-            solver = make_solver(
-                record.algorithm, facts, record.validate, scores_training=record.scores_training
-            )
-            self._welcomed().solver = solver
+            scored = {"scores_training": record.scores_training}
+            new = partial(make_solver, record.algorithm, facts, record.validate, **scored)
+            solver = self._welcomed().solver = new()
+            self._welcomed().new_solver = new
             training = training_solver(solver)
             if isinstance(training, ReportSolver):
                 self._start_loop(training)

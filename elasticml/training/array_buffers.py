@@ -55,6 +55,16 @@ def unpack(buffer: Vector, shapes: Mapping[str, Any]) -> dict[str, Vector]:
     return arrays
 
 
+def is_finite(values: NDArray[Any]) -> bool:
+    """Whether no value is NaN or infinite, in one pass and without a copy for those that are not.
+
+    A sum is finite unless a value is not, or it overflows.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(values)
+    return bool(np.isfinite(total) or np.isfinite(values).all())
+
+
 def merge(target: Vector, other: Vector, reduce: str) -> None:
     """Merge ``other`` into ``target`` in place, by "sum" or "max"."""
     (np.maximum if reduce == "max" else np.add)(target, other, out=target)

@@ -254,7 +254,8 @@ class DriverSession:
         except ElasticmlError as error:
             return self.fail(error)
         self.state = "running"
-        self.training = TrainerRunner(trainer)
+        first_round = 0 if self.resumed is None else self.resumed.resume_point.round
+        self.training = TrainerRunner(trainer, first_round)
         return None
 
     def fail(self, error: ElasticmlError) -> ev.Event:

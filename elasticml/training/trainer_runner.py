@@ -32,7 +32,14 @@ from elasticml.errors import ElasticmlError, JobFailedError, one_line, shown
 from elasticml.ids import ExchangeId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Deliver
-from elasticml.training.array_buffers import Vector, merge_all, n_values, pack, unpack
+from elasticml.training.array_buffers import (
+    Vector,
+    is_finite,
+    merge_all,
+    n_values,
+    pack,
+    unpack,
+)
 
 #: Number of kept exchanges whose shapes are stored: more than members keep partials of.
 SHAPES_KEPT = KEPT_MAX + 2
@@ -45,10 +52,15 @@ class TrainerRunner:
     ----------
     trainer : generator
         Not started yet.
+    first_round : int
+        The round with which it starts.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, first_round: int = 0) -> None:
         self._trainer = trainer
+        self._round = first_round
+        #: Members of whose partials of this round some were not finite, with the chunk, or "".
+        self.not_finite: dict[str, str] = {}
         #: Allocates the buffer for a packed model, given its bytes.
         self.new_buffer: Callable[[int], Vector] = _new_buffer
         #: Threads that add long partials; None for the calling thread alone.
@@ -119,7 +131,8 @@ class TrainerRunner:
             if isinstance(request, Model):
                 return self._finished(request)
             if isinstance(request, RoundEnd):
-                _check_finite(request.next_model or request.model)
+                self._check_finite(request.next_model or request.model)
+                self._round, self.not_finite = self._round + 1, {}
         except ElasticmlError as error:
             self.error = error
             return ev.Failed(cause="trainer", reason=error.message)
@@ -168,7 +181,7 @@ class TrainerRunner:
             return stop.value
 
     def _finished(self, model: Model) -> ev.Event:
-        _check_finite(model.arrays)
+        self._check_finite(model.arrays)
         self.model = model
         self.digest = digest_of_arrays(model.arrays, self.digest)
         return ev.TrainerFinished(
@@ -183,6 +196,28 @@ class TrainerRunner:
                 "gap_is_bound": model.gap_is_bound,
                 **model.extra,
             },
+        )
+
+    def _check_finite(self, arrays: Arrays) -> None:
+        """Refuse a model that is not finite: the job keeps the one before it.
+
+        Members are named only here: an infinite sum of a trial step is no fault.
+        """
+        wrong = next((name for name, values in arrays.items() if not is_finite(values)), None)
+        if wrong is None:
+            return
+        partials = [
+            f"member {member}" + (f" over chunk {chunk}" if chunk else "")
+            for member, chunk in sorted(self.not_finite.items())
+        ]
+        why = "all partials were finite: a step is too long"
+        if partials:
+            more = f" and {len(partials) - 1} more" if partials[1:] else ""
+            why = f"the partial of {partials[0]}{more} has NaN or infinity"
+        raise JobFailedError(
+            f"array {wrong!r} of the model is not finite after round {self._round}, wanted finite "
+            f"numbers: {why}; the last finite model is kept",
+            reason="diverged",
         )
 
     def resume(self, tuned: Mapping[str, Scalar]) -> Resume | None:
@@ -223,20 +258,6 @@ class TrainerRunner:
     def round_arrays(self) -> Arrays:
         """Return the model with which the last round started."""
         return {} if self.round_end is None else self.round_end.model
-
-
-def _check_finite(arrays: Arrays) -> None:
-    """Refuse a model that is not finite: the job keeps the one before it."""
-    for name, values in arrays.items():
-        # A sum is finite unless a value is not, or it overflows.
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = np.sum(values)
-        if not np.isfinite(total) and not np.isfinite(values).all():
-            raise JobFailedError(
-                f"array {name!r} of the model is not finite, wanted finite numbers: a partial has "
-                "NaN or infinity, or a step is too long; the last finite model is kept",
-                reason="diverged",
-            )
 
 
 def _new_buffer(nbytes: int) -> Vector:
