@@ -272,9 +272,11 @@ def fault_of(error: BaseException, who: str, **fields: Any) -> JobFailedError:
 def host_fault(error: BaseException) -> str | None:
     """Return the kind of an error that may be the fault of one host, such as "OSError", or None.
 
-    Its disk or its memory may be full, its mount missing.
+    Its disk or its memory may be full, its mount missing, or its limit of threads reached.
     """
-    kinds = (OSError, MemoryError)
+    kinds: tuple[type[BaseException], ...] = (OSError, MemoryError)
+    if error.args == ("can't start new thread",):  # by Python, without a type of its own
+        kinds = (*kinds, RuntimeError)
     return next((kind.__name__ for kind in kinds if isinstance(error, kind)), None)
 
 

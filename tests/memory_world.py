@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.parallel import Serial
+from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.ids import chunk_id
 from elasticml.protocol.job_record import job_record
@@ -89,7 +90,7 @@ class World:
     seed : int
         Of the network's interleaving.
     source : optional
-        In-memory source; by default 600 toy rows.
+        By default 600 toy rows in memory.
     runner : callable, optional
         The runner of a worker's computations by its address, and of the trainer's steps by
         "driver"; for tests that stop one of them.
@@ -124,10 +125,13 @@ class World:
         self._tasks: list[asyncio.Future[Any]] = []
         source = source if source is not None else toy_source(600)
         n_members = record["members"]["start"]
-        sent = source.chunk_bodies(record["chunk_bytes"], n_members)
         bodies: dict[int, list[tuple[str, Any]]] = {}
-        for id, body in zip(sent.ids, sent.bodies, strict=True):
-            bodies.setdefault(chunk_id(id).block, []).append((id, body))
+        summaries: Sequence[BlockSummary] = ()
+        if getattr(source, "is_in_memory", False):
+            sent = source.chunk_bodies(record["chunk_bytes"], n_members)
+            for id, body in zip(sent.ids, sent.bodies, strict=True):
+                bodies.setdefault(chunk_id(id).block, []).append((id, body))
+            summaries = sent.summaries
         known = job_record(record)
         claim = None if known.checkpoint is None else AttemptClaim(known.job, known.checkpoint)
         resumed = checkpoint_of(known, claim)
@@ -143,7 +147,7 @@ class World:
                 claim=claim,
             ),
             source=source,
-            blocks=BlockRegistry(bodies, sent.summaries),
+            blocks=BlockRegistry(bodies, summaries),
             resumed=resumed,
             check_every_event=True,
         )

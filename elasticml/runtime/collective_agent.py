@@ -29,6 +29,7 @@ from elasticml.control import effects as fx
 from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.out_of_core.store import plan_residency
+from elasticml.data.storage.block_file import MappedFile, files_of
 from elasticml.errors import RemoteProtocolError, one_line
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, member_id
 from elasticml.protocol import commands as cmd
@@ -105,6 +106,7 @@ class CollectiveAgent:
         #: Solver and chunks, set by the driver's orders.
         self.solver: Solver | None = None
         self._chunks: list[Chunk] = []
+        self._files: set[MappedFile] = set()
         #: The computation of each operation over these chunks: some take longer than others.
         self._solves: dict[str, Long | Repeated] = {}
         #: The chunks that have been among them, and their most rows at a time.
@@ -141,7 +143,7 @@ class CollectiveAgent:
 
     @chunks.setter
     def chunks(self, chunks: list[Chunk]) -> None:
-        self._chunks = chunks
+        self._chunks, self._files = chunks, files_of(chunks)
         ids, rows = {chunk.id for chunk in chunks}, sum(chunk.n_rows for chunk in chunks)
         if rows > self._rows_max or not ids <= self._seen:
             # More rows take longer, and so do bodies that no computation has read.
@@ -381,6 +383,8 @@ class CollectiveAgent:
     def _solve(self, work: Work, total: Vector) -> float:
         began_s, began_cpu_s = self._context.clock(), time.thread_time()
         assert self.solver is not None
+        for file in self._files:
+            file.check()
         plan_residency(self.chunks)
         self.is_computing = True
         try:

@@ -135,8 +135,8 @@ def _load(path: Path) -> Block | None:
             chunk.load()  # verifies the body now, while the block can still be parsed again
     except (OSError, DataError):
         return None
-    with contextlib.suppress(OSError):
-        os.utime(path)
+    with contextlib.suppress(OSError):  # not the time of the last write, which others watch
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     return block
 
 
@@ -171,7 +171,7 @@ def _sweep(folder: Path, keep: Path) -> None:
     for path in folder.glob(f"*{SUFFIX}"):
         with contextlib.suppress(OSError):
             status = path.stat()
-            entries.append((status.st_mtime_ns, status.st_size, path))
+            entries.append((max(status.st_atime_ns, status.st_mtime_ns), status.st_size, path))
     total, limit = sum(size for _, size, _ in entries), cache_bytes_max()
     pinned = _pinned(folder) if total > limit else ()
     for _, size, path in sorted(entries):

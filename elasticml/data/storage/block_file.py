@@ -13,7 +13,7 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +80,60 @@ def write_block(path: Path, block: Block, level: int | None = None) -> int:
     return n_bodies
 
 
+class MappedFile(mmap.mmap):
+    """The mapped file of a block, which notices that it was written to since."""
+
+    path: Path
+    #: Digest of its index, which has the checksums of its bodies.
+    digest: bytes
+    #: Inode, time of the last write, size.
+    _written: tuple[int, int, int]
+
+    @classmethod
+    def open(cls, path: Path) -> MappedFile:
+        """Map a file; raises OSError."""
+        with path.open("rb") as source:
+            status = os.fstat(source.fileno())
+            if status.st_size < _FIXED.size:
+                raise _damaged(path, "it is cut short")
+            memory = cls(source.fileno(), 0, access=mmap.ACCESS_READ)
+        memory.path, memory._written = path, _written(status)
+        return memory
+
+    def check(self) -> None:
+        """Verify all bodies again if the file was written to; one put in its place is another.
+
+        Raises
+        ------
+        DataError
+            When its content is not what it was.
+        """
+        try:
+            written = _written(self.path.stat())
+        except OSError:  # removed: the mapping keeps its content
+            return
+        if written == self._written or written[0] != self._written[0]:
+            return
+        chunks, _ = map_block(self.path)
+        for chunk in chunks:
+            again = chunk.stored.obj
+            assert isinstance(again, MappedFile)
+            if again.digest != self.digest:
+                raise _damaged(self.path, "its index has changed while a job read it")
+            chunk.load()
+        self._written = written
+
+
+def _written(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def files_of(chunks: Iterable[Chunk]) -> set[MappedFile]:
+    """Return the block files that these chunks' bodies are mapped from."""
+    exporters = (chunk.stored.obj for chunk in chunks if chunk.is_mapped)
+    return {file for file in exporters if isinstance(file, MappedFile)}
+
+
 def map_block(path: Path) -> Block:
     """Map a block; its chunks' bodies are loaded from the file on access.
 
@@ -92,10 +146,7 @@ def map_block(path: Path) -> Block:
     """
     check_regular(str(path))
     raise_open_file_limit()  # a mapping keeps a descriptor open while any chunk of the block exists
-    with path.open("rb") as source:
-        if os.fstat(source.fileno()).st_size < _FIXED.size:
-            raise _damaged(path, "it is cut short")
-        memory = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+    memory = MappedFile.open(path)
     view = memoryview(memory)
     magic, version, n_text, n_bodies, digest = _FIXED.unpack_from(view)
     start, text = _bodies_start(n_text), bytes(view[_FIXED.size : _FIXED.size + n_text])
@@ -103,6 +154,7 @@ def map_block(path: Path) -> Block:
         raise _damaged(path, "it is not a block of chunks of this version")
     if view.nbytes != start + n_bodies or _digest(text) != digest:
         raise _damaged(path, "it is cut short, or its index has changed")
+    memory.digest = digest
     try:
         index = json.loads(text)
         # Headers are scattered over the file: read-ahead would load their surroundings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,9 +14,12 @@ import pytest
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core import store as out_of_core_store
 from elasticml.data.out_of_core.store import OutOfCoreStore
+from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.convert import convert
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore
+from tests.memory_world import World, toy_record
 from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
 
 
@@ -220,3 +224,23 @@ def test_a_damaged_body_is_detected_when_it_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/0: its checksum"):
         store.put([chunk])
     assert (store.ids(), store.held_bytes) == ([], 0)
+
+
+@pytest.mark.asyncio
+async def test_a_job_fails_when_a_file_that_it_maps_is_written_to(tmp_path: Path) -> None:
+    labels = np.arange(600.0)
+    made = convert(from_arrays(np.ones((600, 1)), labels), tmp_path / "made", chunk_bytes=512)
+    world = World(toy_record(members={"start": 3, "min": 1}), source=made)
+    for _ in range(3):
+        await world.add()
+    await world.until(lambda: len(world.shell.journal.rows) > 3)
+    path = tmp_path / "made" / "000000.chunks"
+    byte = path.read_bytes()[-100]
+    with path.open("r+b") as stream:
+        stream.seek(-100, os.SEEK_END)
+        stream.write(bytes([byte ^ 1]))
+    os.utime(path, (1, 1))
+    await world.run()
+    assert world.shell.state == "failed"
+    assert "000000.chunks is damaged" in world.shell.error["message"]
+    await world.close()

@@ -166,6 +166,7 @@ async def faulty(faults: list[BaseException], n: int) -> World:
         [OSError(5, "Input/output error")],
         [PermissionError(13, "Permission denied")],
         [MemoryError("no room")],
+        [RuntimeError("can't start new thread")],
         [OSError(5, "Input/output error"), MemoryError("no room")],
     ],
 )

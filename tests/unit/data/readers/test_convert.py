@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, load_all, read_chunks, source_from_spec, survey_all
+from elasticml.data.storage.block_file import files_of
 from elasticml.errors import ConfigError, DataError
 
 
@@ -289,6 +291,33 @@ def _flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-100] ^= 1
     path.write_bytes(content)
+
+
+def test_a_file_that_is_written_to_while_it_is_mapped_is_verified_again(tmp_path: Path) -> None:
+    """What is mapped changes with the file, after its bodies were verified."""
+    made, path = convert(svmlight(tmp_path), tmp_path / "made"), tmp_path / "made" / "000000.chunks"
+    chunks = load_all(made)
+    for chunk in chunks:
+        chunk.load()
+    (file,) = files_of(chunks)
+    file.check()
+    os.utime(path, (1, 1))
+    file.check()
+    content = path.read_bytes()
+    with path.open("r+b") as stream:
+        stream.seek(-100, os.SEEK_END)
+        stream.write(bytes([content[-100] ^ 1]))
+    os.utime(path, (2, 2))  # a clock's tick may be longer than a test
+    with pytest.raises(DataError, match=r"000000\.chunks is damaged: chunk .*: its checksum"):
+        file.check()
+    path.write_bytes(content)
+    os.utime(path, (3, 3))
+    file.check()
+    path.with_suffix(".other").write_bytes(b"x")
+    path.with_suffix(".other").replace(path)  # the mapping keeps what it had
+    file.check()
+    path.unlink()
+    file.check()
 
 
 def test_files_of_two_conversions_do_not_mix(tmp_path: Path) -> None:
