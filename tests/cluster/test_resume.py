@@ -100,6 +100,7 @@ def test_a_job_whose_scheduler_is_killed_reaches_its_certified_gap(tmp_path: Pat
     assert "The job went on from a checkpoint" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_resumes_after_an_interrupt_and_after_its_client_was_killed(tmp_path: Path) -> None:
     # It works on until it is killed, however long a busy machine takes to start the other command.
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(DESCENT | {"stop": {"rounds": 10**6}}))

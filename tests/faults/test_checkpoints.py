@@ -167,7 +167,9 @@ def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
     assert again.shell.driver_session.summary["members"]["start"] == 3
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared"])
+@pytest.mark.parametrize(
+    "loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic", "squared"]
+)
 def test_cocoa_resumes_to_a_certified_gap_with_other_members(tmp_path: Path, loss: str) -> None:
     algorithm = {**COCOA, "loss": loss}
     stop = {"rounds": 400, "gap": 1e-6}

@@ -92,6 +92,7 @@ def messages(app):
     return [c.exit_message for c in app.get_containers(states=["FAILED"])]
 
 
+@pytest.mark.slow
 def test_daemons_run_and_listen_on_loopback_only(mini_yarn):
     pids = mini_yarn.pids()
     assert sorted(pids) == ["data", "name", "node-0", "node-1", "resource"]
@@ -105,6 +106,7 @@ def test_daemons_run_and_listen_on_loopback_only(mini_yarn):
     assert sorted(mini_yarn.nodes().values()) == ["RUNNING", "RUNNING"]
 
 
+@pytest.mark.slow
 def test_files_are_written_and_read_over_http(mini_yarn):
     place = f"{mini_yarn.webhdfs_url}/webhdfs/v1/tmp/file"
     query = f"op=CREATE&noredirect=true&user.name={getpass.getuser()}"
@@ -160,6 +162,7 @@ def test_a_node_leaves_and_returns(mini_yarn, application):
     assert sorted(mini_yarn.nodes().values()) == ["RUNNING", "RUNNING"]
 
 
+@pytest.mark.slow
 def test_at_finds_a_running_one_and_refuses_a_folder_without(mini_yarn, tmp_path):
     result = MiniYarn.at(mini_yarn.root)
     assert result.pids() == mini_yarn.pids()
@@ -176,6 +179,7 @@ def cli_output(*arguments):
     return subprocess.check_output(command, text=True)
 
 
+@pytest.mark.slow
 def test_command_line_shows_shells_and_people_where_it_is(mini_yarn):
     root = str(mini_yarn.root)
     status = json.loads(cli_output("status", "--json", "--root", root))
@@ -187,6 +191,7 @@ def test_command_line_shows_shells_and_people_where_it_is(mini_yarn):
     assert printed.startswith(f"{mini_yarn.conf_dir}:")
 
 
+@pytest.mark.slow
 def test_yarn_prints_the_class_path(mini_yarn):
     printed = subprocess.check_output(["yarn", "classpath", "--glob"], text=True).strip()
     entries = printed.split(":")

@@ -31,7 +31,7 @@ EXCUSED = {
 FEW_VALUES = {**PassOptions.__init__.__kwdefaults__, "values_per_thread": 0}
 
 
-@pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
+@pytest.mark.parametrize("loss", ["squared_hinge", pytest.param("hinge", marks=pytest.mark.slow)])
 def test_it_keeps_scikit_learns_contract(loss):
     assert_contract(em.LinearSVC(loss=loss), EXCUSED)
 
