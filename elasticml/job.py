@@ -36,7 +36,7 @@ from elasticml.jobs.preflight import preflight_data, try_first_block
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.warm_start import WarmStart, load_warm_start
-from elasticml.protocol.job_record import CheckpointPlace, JobRecord, job_record
+from elasticml.protocol.job_record import GATHER_S, CheckpointPlace, JobRecord, job_record
 from elasticml.runtime.cluster_demand import cluster_of, follow_demand
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
@@ -403,7 +403,8 @@ class Job:
         job_id = new_job_id(self.name)
         record = self.record(job_id, members, limits, run_dir)
         if self.members.start is None and workers:
-            record["starts_with_present"] = True
+            # A worker that does not answer, such as a stopped one, joins when it does.
+            record |= {"starts_with_present": True, "gather_s": GATHER_S}
         if isinstance(resume, run_checkpoints.InterruptedRun):
             record |= {"resume": resume.place, "reached": dict(resume.reached)}
         elif resume is not None:

@@ -33,7 +33,7 @@ class MembershipChanges:
     link_monitor: LinkMonitor
     placement: InitialPlacement
     preemption: PreemptionHandler = field(init=False)
-    #: When to start with the members that are there; None before the first arrival.
+    #: When to start with the members that are there, unless another arrives; None before any.
     gather_until_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class MembershipChanges:
             commands += self.loading.assign()
         elif len(state.membership.members) >= state.n_start:
             commands += self._load()
-        elif self.gather_until_s is None and state.settings.gather_s is not None:
+        elif state.settings.gather_s is not None:
             self.gather_until_s = now_s + state.settings.gather_s
         return commands
 

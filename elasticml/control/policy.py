@@ -220,7 +220,7 @@ class View:
     tuned: Mapping[str, Scalar] = field(default_factory=dict)
     #: Members that were requested and have not arrived yet.
     requested: int = 0
-    #: Members of a planned return at this boundary that have not arrived yet.
+    #: Members of a planned return at this boundary that have not arrived yet, or warm up.
     expected: int = 0
     #: Members of planned returns in later rounds.
     planned: int = 0

@@ -152,7 +152,7 @@ class PolicyViews:
             changes=ledger.changes,
             tuned=dict(self._tuned),
             requested=state.requested,
-            expected=self._rounds.expected or 0,
+            expected=self._expected(),
             has_ending=bool(membership.ending),
             planned=self._rounds.planned_returns,
             start_members=state.settings.start_members,
@@ -165,6 +165,13 @@ class PolicyViews:
             move_bytes_per_s=state.settings.move_bytes_per_s,
             seed=state.settings.seed,
         )
+
+    def _expected(self) -> int:
+        """Return how many members of a planned return have not arrived, or warm up."""
+        if self._rounds.expected is None:
+            return 0
+        spares = self._state.membership.stage("spare")
+        return self._rounds.expected + sum(not record.configured for record in spares)
 
     def _coming_bytes(self) -> dict[MemberId, int]:
         """Return the bytes that members are receiving, as moves or as copies."""

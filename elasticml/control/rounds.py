@@ -246,9 +246,10 @@ class Rounds:
         self.has_former_model = True
 
     def pace_s(self) -> float:
-        """Return the duration of idle rounds: as undisturbed ones if faults are planned."""
+        """Return the duration of idle rounds: as undisturbed ones while planned faults are due."""
         usual = max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0
-        return usual if self.state.settings.faults else max(usual, UNPLANNED_PACE_S)
+        is_planned = bool(self.planned) or self.injecting or self.expected is not None
+        return usual if is_planned else max(usual, UNPLANNED_PACE_S)
 
     def longest_s(self, now_s: float) -> float:
         """Return how long a round takes at most, judged by the last ones and the present one."""

@@ -15,6 +15,9 @@ from elasticml.specification.sections import Collective, Fault
 from elasticml.specification.settings_model import default_of
 from elasticml.story.json_fields import OPTIONAL, JsonFields, fields_from_json
 
+#: Seconds that a job waits for more members after one has arrived, if not all are sure to come.
+GATHER_S = 3.0
+
 FaultPhase = Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
 _PHASE: FaultPhase = default_of(Fault, "phase")
 _HOW: str = default_of(Fault, "how")
@@ -152,7 +155,7 @@ class JobRecord(JsonFields):
     simulate: Mapping[str, Any] | None = None
     #: ``members.start`` is the number of workers at the submission: the job waits for no others.
     starts_with_present: bool = field(default=False, metadata=OPTIONAL)
-    #: Seconds after the first member's arrival for which the job waits for ``members.start``.
+    #: Seconds after a member's arrival for which the job waits for more, up to ``members.start``.
     gather_s: float | None = None
     #: Place of the checkpoints from which the job resumes.
     resume: str | None = None

@@ -12,14 +12,12 @@ from elasticml.control.policy import Progress
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
-from elasticml.protocol.job_record import JobRecord
+from elasticml.protocol.job_record import GATHER_S, JobRecord
 from elasticml.specification.user_objects import without_marks
 
 #: Sections of a job record that must be the same when a job resumes. All others may change, for
 #: instance to allow more rounds or other workers.
 SAME_SECTIONS = ("data", "algorithm", "seed")
-#: Seconds after the first member's arrival for which a resumed job waits for its other members.
-GATHER_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
