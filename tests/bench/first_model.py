@@ -224,6 +224,8 @@ def main() -> None:
         read = partial(pd.read_csv, path, sep=delimiter)
         tables[name] = Table(read, label, loss, delimiter)
     chosen = given.only or ([name for name, *_ in given.table] or list(tables))
+    if unknown := [name for name in chosen if name not in tables]:
+        options.error(f"no table {unknown[0]!r}; there are {', '.join(tables)}")
     row("table", "rows", "cluster", "data", "engine", "s", "s after reading", "rounds",
         "converged", "score", "log loss")  # fmt: skip
     row(*["---"] * 11)

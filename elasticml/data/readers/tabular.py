@@ -397,17 +397,7 @@ class TableSource:
         path, info = at.part.path, at.part.info
         _check_names(path, _columns_of(self.settings, at.part)[0], names)
         if not isinstance(self.settings, CsvSpec):
-            start = 0
-            with _open_parquet(path) as file:
-                for batch in file.iter_batches(
-                    _BATCH_ROWS, row_groups=[at.index], columns=list(names), use_threads=False
-                ):
-                    place = functools.partial(_row_of_group, at.index, start)
-                    yield pyarrow.Table.from_batches([batch]), place
-                    start += batch.num_rows
-                if not start:
-                    table = file.read_row_group(at.index, columns=list(names))
-                    yield table, functools.partial(_row_of_group, at.index, 0)
+            yield from _parquet_tables(path, _pieces(path, info.token)[at.index], names)
             return
         parsed = {name: types.get(name, "number") for name in names}
         # All files are written as the first one.
@@ -421,7 +411,29 @@ def _text_blocks(part: Part) -> Sequence[BlockInfo]:
 
 
 def _group_blocks(part: Part) -> Sequence[BlockInfo]:
-    return _row_groups(part.path, part.info.token)
+    """Return the pieces of a Parquet file's row groups as blocks."""
+    pieces = _pieces(part.path, part.info.token)
+    return [BlockInfo(index=i, nbytes=one.nbytes, rows=one.rows) for i, one in enumerate(pieces)]
+
+
+def _parquet_tables(path: str, piece: _Piece, names: Sequence[str]) -> Iterator[tuple[Any, Place]]:
+    """Yield the tables of a piece; the rows before it in its row group are decoded, too."""
+    start, end = 0, piece.first + piece.rows
+    with _open_parquet(path) as file:
+        if not piece.rows:
+            table = file.read_row_group(piece.group, columns=list(names))
+            yield table, functools.partial(_row_of_group, piece.group, 0)
+            return
+        for batch in file.iter_batches(
+            _BATCH_ROWS, row_groups=[piece.group], columns=list(names), use_threads=False
+        ):
+            low, start = max(piece.first, start), start + batch.num_rows
+            if low < min(start, end):
+                rows = batch.slice(low - start + batch.num_rows, min(start, end) - low)
+                place = functools.partial(_row_of_group, piece.group, low)
+                yield pyarrow.Table.from_batches([rows]), place
+            if start >= end:
+                return
 
 
 def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
@@ -436,6 +448,8 @@ def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
         )
 
 
+#: Bytes of the numbers of a row group that are read at once, unless a batch has more.
+_PIECE_BYTES: Final = 64 << 20
 #: Row groups may expand this many times as much as other compressed data.
 _ROW_GROUP_FACTOR: Final = 8
 #: Tables with more columns are not searched for columns to warn of.
@@ -763,14 +777,32 @@ def _parquet_columns(path: str, token: str) -> tuple[tuple[str, ...], tuple[Colu
     return tuple(f.name for f in kept), tuple(type_of_arrow(f.type) for f in kept)
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Consecutive rows of a row group: all, or as many as are read at once."""
+
+    group: int
+    first: int
+    rows: int
+    nbytes: int
+
+
 @once_per_version
-def _row_groups(path: str, token: str) -> tuple[BlockInfo, ...]:
-    """Return the row groups of a Parquet file as blocks."""
+def _pieces(path: str, token: str) -> tuple[_Piece, ...]:
+    """Cut the row groups of a Parquet file into pieces of similar numbers of rows."""
     with _open_parquet(path) as file:
         meta = file.metadata
         rows = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
         width = 8 * meta.num_columns
-    return tuple(BlockInfo(index=i, nbytes=n * width, rows=n) for i, n in enumerate(rows))
+    pieces = []
+    for group, n in enumerate(rows):
+        # A decoded row group is larger than its file, and a piece decodes those before it.
+        count = -(-n * width // _PIECE_BYTES) or 1
+        most = -(-n // count // _BATCH_ROWS) * _BATCH_ROWS or 1
+        for first in range(0, max(n, 1), most):
+            size = min(most, n - first)
+            pieces.append(_Piece(group, first, size, size * width))
+    return tuple(pieces)
 
 
 @contextlib.contextmanager

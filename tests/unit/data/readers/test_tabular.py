@@ -185,6 +185,25 @@ def test_a_row_group_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.Monk
         load_all(read_parquet(str(tmp_path / "b.parquet"), "y"))
 
 
+@pytest.mark.parametrize("batch_rows", [16, 37])
+def test_a_large_row_group_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
+) -> None:
+    X = np.arange(750.0).reshape(250, 3)
+    columns = {"y": np.arange(250.0), **{f"x{k}": X[:, k] for k in range(3)}}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=120)
+    monkeypatch.setattr(tabular, "_BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(tabular, "_PIECE_BYTES", 30 * 4 * 8)
+    data = read_parquet(str(tmp_path / "a.parquet"), "y")
+    pieces = [32, 32, 32, 24] if batch_rows == 16 else [37, 37, 37, 9]
+    assert [block.rows for block in data.blocks()] == [*pieces, *pieces, 10]
+    np.testing.assert_array_equal(array(load_all(data)), X)
+    columns["x1"] = np.where(np.arange(250) == 119 + 71, np.nan, X[:, 1])
+    pq.write_table(pa.table(columns), tmp_path / "b.parquet", row_group_size=120)
+    with pytest.raises(DataError, match="the first in row 70 of row group 1"):
+        load_all(read_parquet(str(tmp_path / "b.parquet"), "y"))
+
+
 def test_a_survey_keeps_parsed_text_as_far_as_the_memory_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
