@@ -355,6 +355,8 @@ class SharedLink:
     def close(self) -> None:
         """Close at once; slots lent to the peer are never written again."""
         self._inner.close()
+        # It is the reader's, which has this link.
+        self._allocate = None
         for _, lease in self._lent.values():
             lease.spoil()
         self._lent.clear()

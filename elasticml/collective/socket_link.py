@@ -333,7 +333,9 @@ class SocketLink:
             self.close()
             raise
         finally:
-            self._ended = self._on_frame = None
+            # The future has the error, whose traceback has this frame: without ``del`` a cycle.
+            self._ended = self._on_frame = self._allocate = None
+            del ended
 
     def _set_received(self, frame: Frame) -> None:
         """Complete ``receive`` with one frame."""

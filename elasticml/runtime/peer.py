@@ -93,7 +93,9 @@ class Peer:
             reason = str(error)
         finally:
             self.link.close()
+            # The task has the error that ends it, whose traceback has this object.
             self._writer.cancel()
+            self._writer = None
             self.is_idle = True
             if not self._closed:
                 self._closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -235,13 +236,12 @@ def test_arrays_in_memory_train_to_the_optimum_of_scikit_learn(client: Client) -
 
 def alive() -> dict[str, int]:
     """Count what a job consists of, as far as it is alive: nothing is collected before."""
-    import gc
     from collections import Counter
 
     counts = Counter(type(one).__name__ for one in gc.get_objects())
     kinds = (
         *("DriverSession", "Buffers", "TrainerRunner", "Journal", "FinishedJob", "ArraySource"),
-        *("Chunk", "BatchGradientSolver"),
+        *("Chunk", "BatchGradientSolver", "DriverAgent", "DriverLinks", "Peer"),
     )
     return {kind: counts[kind] for kind in kinds}
 
@@ -253,6 +253,8 @@ def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(clie
 
     rng = np.random.default_rng(0)
     before = everywhere()
+    for run in (client.run_on_scheduler, client.run):
+        run(gc.disable)
     for k in range(12):
         X = rng.normal(size=(50, 20_000 if k % 10 == 0 else 4))
         job = em.Job(
@@ -275,6 +277,8 @@ def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(clie
         ),
         lambda: f"what was there: {everywhere()}, not {before}",
     )
+    for run in (client.run_on_scheduler, client.run):
+        run(gc.enable)
 
 
 def test_faults_on_a_cluster_of_others_are_refused() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
+import weakref
 
 import numpy as np
 import pytest
@@ -67,6 +69,35 @@ def in_slot(pool: SlotPool, exchange: int, nbytes: int) -> Frame:
     return Frame(
         kind=Kind.PARTIAL, exchange=exchange, prefix={"n": exchange}, payload=memoryview(vector)
     )
+
+
+@pytest.mark.parametrize("line", [socket_line, lambda: shared_line()[0]])
+@pytest.mark.parametrize("who", ["this end", "the other end", "a cancelled task"])
+async def test_nothing_of_a_peer_is_left_when_its_link_has_closed(line, who):
+    """Its callbacks are those of a job's driver, which stayed until a garbage collection."""
+    arrived = asyncio.Event()
+    peers = [Peer(end, fresh, lambda *_: arrived.set(), lambda *_: None) for end in line()]
+    tasks = [asyncio.create_task(peer.run()) for peer in peers]
+    await asyncio.sleep(0)
+    peers[1].send(framed(1, 8000))
+    await arrived.wait()
+    left = [weakref.ref(peer) for peer in peers]
+    gc.disable()
+    try:
+        match who:
+            case "this end":
+                peers[0].close()
+            case "the other end":
+                peers[1].close()
+            case _:
+                tasks[0].cancel()
+        await asyncio.wait(tasks)
+        await asyncio.sleep(0)  # their writers end
+        # A task that was cancelled keeps its error, and with it the frames of the traceback.
+        del peers, tasks
+        assert [ref() for ref in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 async def test_frame_is_in_the_kernel_when_post_returns():
