@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,31 @@ def test_the_loss_of_a_newcomer_makes_no_survivor_read_again(
     assert lost == ["0.1", "0.2"]
     assert parsed[0] > 0
     assert parsed[1] == 0
+
+
+def test_a_stopped_worker_holds_up_neither_start_nor_end_and_joins_when_it_answers() -> None:
+    with em.LocalCluster(3) as cluster, Client(cluster, set_as_default=False) as client:
+        stopped = cluster.workers()[1].pid or 0
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            handle = job("first", 3).start(client)  # the plugin is loaded with it
+            assert handle.result().summary["rounds"] == 3
+            assert stopped not in {r["pid"] for r in story(handle, "MemberJoined")}
+            handle = job("second", 1, stop=em.Stop(seconds=300.0)).start(client)
+            joined, round_at = {}, 0
+            for record in (r for batch in handle.batches() for r in batch):
+                if record["event"] == "MemberJoined":
+                    joined[record["pid"]] = round_at
+                    if record["pid"] == stopped:
+                        break
+                elif record["event"] == "RoundEnded" and not round_at:
+                    round_at = 1
+                    os.kill(stopped, signal.SIGCONT)
+            handle.cancel()
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+    assert len(joined) == 3
+    assert joined[stopped] == 1, "the others had begun"
 
 
 @pytest.mark.parametrize(
