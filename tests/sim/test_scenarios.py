@@ -587,3 +587,25 @@ def test_newcomers_that_compile_their_kernels_hold_up_no_round():
     assert min(r["t"] for r in active) >= back[0]["t"] + 8.0
     ends = [r["t"] for r in records_of(result, "RoundEnded")]
     assert max(b - a for a, b in itertools.pairwise(ends)) < 1.0
+
+
+EARLY = [{"round": 1, "lose": 3}, {"round": 3, "return": 3}]
+OFTEN = [
+    f for k in range(3, 120, 5) for f in ({"round": k, "lose": 3}, {"round": k + 2, "return": 3})
+]
+
+
+@pytest.mark.parametrize("faults", [[], EARLY, OFTEN], ids=["none", "early", "often"])
+def test_the_squared_hinge_takes_at_most_twice_the_rounds_of_the_hinge(faults):
+    """Columns are not centred. Without losses it took four times as many on a9a."""
+    X, y = source_rows()
+    source = from_arrays(X + 3.0, y)
+
+    def rounds(loss):
+        algorithm = {"name": "cocoa", "loss": loss, "l2": 1e-2, "gap_every": 1}
+        job = record(algorithm=algorithm, absent="auto", faults=faults, stop={"gap": 0.1})
+        result = simulate(job, source, options=options_from_section({}))
+        assert result.error is None
+        return len(result.rows)
+
+    assert rounds("squared_hinge") <= 2 * rounds("hinge") <= 200

@@ -170,7 +170,8 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
 @pytest.mark.slow
 def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
-    cocoa = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0, scale="none")
+    problem = {"loss": "squared_hinge", "l2": 1e-2, "intercept": False, "scale": "none"}
+    cocoa = em.CoCoA(**problem, local_epochs=1.0, tolerance=0.0)
     job = Running(
         client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
     )

@@ -151,7 +151,7 @@ def _train(
         aggregation=Aggregation.of(settings),
         weight=weight_of_all(facts, targets),
         v=initialization.first_model(initial, columns),
-        local_epochs=settings.local_epochs,
+        local_epochs=settings.epochs,
         single=facts.layout.dtype == "float32",
         waits=rule != "freeze" or estimated,
     )
