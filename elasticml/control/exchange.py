@@ -122,7 +122,11 @@ class RunningExchange:
     #: A member was lost, or moved in the tree, while it ran.
     disturbed: bool = False
     asked_s: float | None = None
+    #: Its deadline has passed, once or more: members were asked for their status.
+    is_late: bool = False
     answers: dict[MemberId, str] = field(default_factory=dict)
+    #: Jobs for which the workers of participants compute meanwhile.
+    busy_with: dict[MemberId, str] = field(default_factory=dict)
     gathered: Gathered | None = None
     #: Participants whose partial ``gathered`` contains; computed on first use.
     in_sum: frozenset[MemberId] | None = None
@@ -254,7 +258,7 @@ class ExchangeCoordinator:
             return [], []
         late = self.late()
         if run.asked_s is None:
-            run.asked_s = now_s
+            run.asked_s, run.is_late = now_s, True
             return [AskStatus(cause="deadline", member=m, exchange=run.id) for m in late], []
         # A short deadline also means a short wait for answers.
         if now_s < run.asked_s + min(state.settings.status_s_max, state.settings.deadline_s_min):
@@ -284,6 +288,8 @@ class ExchangeCoordinator:
         """Record a member's status."""
         if self.running is not None and event.exchange == self.running.id:
             self.running.answers[event.member] = event.stage
+            if event.busy_with:
+                self.running.busy_with[event.member] = event.busy_with
 
     # --- the end of an exchange -----------------------------------------------------------------
 

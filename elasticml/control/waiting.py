@@ -206,11 +206,14 @@ class WaitMonitor:
         """Return the partials that are late, once their members were asked."""
         run = self._exchanges.running
         assert run is not None
-        late = self._exchanges.late() if run.asked_s is not None else []
+        late = self._exchanges.late() if run.is_late else []
         if not late:
             return None
         n = len(run.participants)
         remedy = "they were asked for their status; a member that does not answer is fenced"
+        others = sorted({run.busy_with[member] for member in late if member in run.busy_with})
+        if others:
+            remedy = f"their workers compute for job {others[0]}; wait for it, or cancel it"
         return Need(what="partials", have=n - len(late), need=n, who=_named(late), remedy=remedy)
 
     def _round(self, request: ExchangeRequested) -> Need | None:

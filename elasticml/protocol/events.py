@@ -290,6 +290,8 @@ class StatusReported(Event):
     member: MemberId
     exchange: ExchangeId
     stage: Literal["waiting-for-model", "computing", "waiting-for-children", "sent"]
+    #: Another job, for which the worker's compute thread runs meanwhile.
+    busy_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

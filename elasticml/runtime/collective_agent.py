@@ -387,10 +387,12 @@ class CollectiveAgent:
             file.check()
         plan_residency(self.chunks)
         self.is_computing = True
+        self._context.computing.add(self._hello["job"])
         try:
             arrays = self.solver.compute(work, self.chunks, self._context.parallel)
         finally:
             self.is_computing = False
+            self._context.computing.discard(self._hello["job"])
         pack(arrays, work.returns, total)
         if not is_finite(total):
             self._not_finite[str(self.me)] = self._chunk_at_fault(work)

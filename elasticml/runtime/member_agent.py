@@ -213,8 +213,10 @@ class MemberAgent:
         event = command.event
         if isinstance(event, ev.BlockRead):
             self._tell_driver(event, summary=self._summaries.pop(event.block))
-        else:
-            self._tell_driver(event)
+            return
+        if isinstance(event, ev.StatusReported):
+            event = replace(event, busy_with=" ".join(self.context.computing - {self.job}))
+        self._tell_driver(event)
 
     def _fail(self, error: BaseException) -> None:
         """Report an error: it ends the job, or this member if its host may be at fault."""

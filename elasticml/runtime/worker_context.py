@@ -33,6 +33,8 @@ class WorkerContext:
     partitions: PartitionRequests | None = None
     #: Gets the objects of a job that cannot be imported here, pickled; None outside Dask.
     objects: Callable[[str], Awaitable[Mapping[str, bytes]]] | None = None
+    #: The job whose solver runs now, if one does.
+    computing: set[str] = field(default_factory=set)
     #: Number of cores on each NUMA node.
     node_cores: tuple[int, ...] = field(default_factory=node_cores)
     #: The bits of results depend on the processor's class and the number of BLAS threads.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.errors import NotEnoughMembersError
+from elasticml.protocol.events import StatusReported
 from elasticml.story.records import WaitEnded, Waiting
 from tests.pure_world import PureWorld
 
@@ -98,3 +99,28 @@ def test_a_job_without_members_fails_when_its_time_is_over():
     assert world.ended.reason.startswith(
         "stop.seconds: 5 s are over, no round has ended, and the job has 0 of 2 members: "
     )
+
+
+def test_late_partials_are_waited_for_until_they_come_and_not_only_while_members_are_asked():
+    """Members compute on after they were asked; the wait ended then, and was none for 10 s."""
+    world = world_of()
+    world.join()
+    world.join()
+    driver = world.driver
+    step_until(world, lambda: driver.exchanges.running is not None)
+    run = driver.exchanges.running
+    seen = []
+    for _ in range(40):
+        world.tick(1.0)
+        for member in run.participants:
+            world.feed(StatusReported(member=member, exchange=run.id, stage="computing"))
+        seen.append(driver.waits.need(None))
+    assert driver.exchanges.running is run
+    first = next(k for k, need in enumerate(seen) if need is not None)
+    assert {need and need.what for need in seen[first:]} == {"partials"}
+    assert all("were asked for their status" in need.remedy for need in seen[first:])
+    member = min(run.participants)
+    busy = StatusReported(member=member, exchange=run.id, stage="computing", busy_with="other-1")
+    world.feed(busy)
+    assert "compute for job other-1" in driver.waits.need(None).remedy
+    assert [type(record) for record in waits(world)] == [Waiting]

@@ -17,7 +17,7 @@ from elasticml.collective.transport import LinkClosedError
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.readers import files
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
-from elasticml.ids import ChunkId, MemberId
+from elasticml.ids import ChunkId, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.codec import encode
 from elasticml.runtime.chunks.chunk_store import ChunkStore
@@ -262,3 +262,18 @@ async def test_a_worker_that_a_job_leaves_stuck_gives_notice_to_later_jobs_until
     await asyncio.wait_for(announced.wait(), 60)
     assert host.stuck == ""
     host.close()
+
+
+async def test_a_member_says_for_which_other_job_its_worker_computes():
+    world = World(toy_record(members={"start": 2, "min": 1}))
+    for _ in range(2):
+        await world.add()
+    await world.until(lambda: len(world.shell.journal.rows) > 1)
+    (agent,) = world.hosts["w1"].agents.values()
+    agent.context.computing.update({"toy", "other-1"})
+    sent: list[dict[str, Any]] = []
+    agent._driver.tell = sent.append  # type: ignore[method-assign]
+    agent._handle_order(encode(cmd.AskStatus(member=agent.me, exchange=ExchangeId(1))))
+    (told,) = sent
+    assert (told["type"], told["busy_with"]) == ("StatusReported", "other-1")
+    await world.close()
