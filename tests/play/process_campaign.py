@@ -167,7 +167,9 @@ def raw_errors(folder: Path, expected: str = "") -> Iterator[str]:
         text = path.read_text(errors="replace")
         for match in _TRACEBACK.finditer(text):
             is_expected = bool(expected and re.search(expected, match[1]))
-            is_users = _RAISING in match[0] or "ControlFlowError" in match[1]
+            # Python makes another exception of a generator's StopIteration.
+            wrapped = ("ControlFlowError", "generator raised StopIteration")
+            is_users = _RAISING in match[0] or any(name in match[1] for name in wrapped)
             if _OURS in match[0] and not is_users and not is_expected:
                 yield f"{path.name}: {match[1][:200]}"
 
