@@ -22,6 +22,7 @@ _OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
     "batch_gradient": ("elasticml.algorithms.batch_gradient.solver",),
     "cocoa": (
         "elasticml.objectives.conjugates",
+        "elasticml.algorithms.cocoa.dual_blocks",
         "elasticml.algorithms.cocoa.line_search",
         "elasticml.algorithms.cocoa.local_pass",
     ),

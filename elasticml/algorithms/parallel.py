@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
 from elasticml.algorithms.base import Parallel
-from elasticml.data.chunks.chunk import Chunk
 
 # A serial ``Parallel`` in the calling thread, and how work is split among threads.
 
@@ -73,7 +72,16 @@ def shares(n_threads: int, n_teams: int) -> list[int]:
     ]
 
 
-def runs(chunks: Sequence[Chunk], n_runs: int) -> list[Sequence[Chunk]]:
+class Rows(Protocol):
+    """A chunk, or several."""
+
+    n_rows: int
+
+
+_Rows = TypeVar("_Rows", bound=Rows)
+
+
+def runs(chunks: Sequence[_Rows], n_runs: int) -> list[Sequence[_Rows]]:
     """Split the chunks into at most ``n_runs`` consecutive runs of about equal numbers of rows."""
     ends = np.cumsum([chunk.n_rows for chunk in chunks])
     if not len(ends) or n_runs <= 1:
@@ -92,8 +100,8 @@ NUMBERS_PER_THREAD: Final = 100_000
 
 
 def map_chunks(
-    function: Callable[[Chunk], _Result],
-    chunks: Sequence[Chunk],
+    function: Callable[[_Rows], _Result],
+    chunks: Sequence[_Rows],
     numbers: int,
     parallel: Parallel,
 ) -> list[_Result]:
@@ -111,7 +119,7 @@ def map_chunks(
     """
     n_threads = max(1, min(parallel.n_threads, numbers // NUMBERS_PER_THREAD))
 
-    def one(some: Sequence[Chunk]) -> list[Any]:
+    def one(some: Sequence[_Rows]) -> list[Any]:
         return [function(chunk) for chunk in some]
 
     return list(itertools.chain.from_iterable(parallel.map(one, runs(chunks, n_threads))))

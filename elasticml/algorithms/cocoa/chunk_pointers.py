@@ -165,11 +165,14 @@ def total_weight(pieces: Sequence[Piece]) -> float:
 
 def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
     """Whether all arrays are identical objects."""
-    return len(old) == len(new) and all(
-        a.chunk is b.chunk
-        and a.alpha is b.alpha
-        and a.targets is b.targets
-        and a.weights is b.weights
-        and a.offsets is b.offsets
-        for a, b in zip(old, new, strict=True)
+    return old is new or (
+        len(old) == len(new)
+        and all(
+            a.chunk is b.chunk
+            and a.alpha is b.alpha
+            and a.targets is b.targets
+            and a.weights is b.weights
+            and a.offsets is b.offsets
+            for a, b in zip(old, new, strict=True)
+        )
     )

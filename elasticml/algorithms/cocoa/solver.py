@@ -5,9 +5,10 @@ The dual variables are in a chunk's state, with their pending step; they travel 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,11 @@ from elasticml.algorithms.base import (
 from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges
 from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
-from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, is_recent, serial_of
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
+from elasticml.algorithms.cocoa.dual_blocks import DualBlock, Duals, blocks_of
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
 from elasticml.algorithms.cocoa.initialization import section_of_class
-from elasticml.algorithms.cocoa.line_search import products, summed_steps
+from elasticml.algorithms.cocoa.line_search import products
 from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassOptions, PassRequest
 from elasticml.algorithms.cocoa.mode import mode_of
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
@@ -38,84 +39,12 @@ from elasticml.algorithms.parallel import map_chunks, runs
 from elasticml.algorithms.targets import Targets, n_models, offset_column, targets_for
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.products import Adjoint, make_adjoint, make_forward
+from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import kept, release, row_array, store_of, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import DualLoss, dual_loss_named
+from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.specification.algorithms import CoCoA, settings_from_section
-
-# The dual variables in a chunk's state, with their pending step; they travel with the chunk.
-
-
-#: float64 (n_rows,): dual variables at the beginning of the last exchange.
-ALPHA: Final = "alpha"
-
-
-@dataclass(frozen=True, slots=True)
-class Duals:
-    """Dual variables in a chunk's state, with their pending step; they travel with the chunk."""
-
-    #: Of their names in the state: each of several classes has its own.
-    prefix: str = ""
-
-    def settle(
-        self, chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float
-    ) -> bool:
-        """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
-
-        The chunk then has serial ``serial``, and its step is that of a certificate. A chunk
-        without state, or with the state of another exchange than ``settle``, is left as it is.
-        """
-        own = serial_of(chunk, self.prefix)
-        if own is None or self.alpha(chunk).shape != (chunk.n_rows,):
-            return False
-        if own == serial:
-            return True
-        if own != settle:
-            return False
-        alpha = self.alpha(chunk)
-        if gamma != 0.0:
-            # Clipped: alpha + (new - alpha) may round beyond a bound that new was on.
-            moved = np.multiply(gamma, self.step(chunk), out=row_array(chunk))
-            moved += alpha
-            alpha = np.clip(moved, loss.low, loss.high, out=moved)
-        self.write_alpha(chunk, alpha, serial)
-        return True
-
-    def are_in(self, chunk: Chunk) -> bool:
-        """Whether a chunk has dual variables."""
-        return serial_of(chunk, self.prefix) is not None
-
-    def are_recent(self, chunk: Chunk, settle: int) -> bool:
-        """Whether a chunk that is not up to date has dual variables worth keeping."""
-        recent = is_recent(chunk, settle, self.prefix)
-        return recent and self.alpha(chunk).shape == (chunk.n_rows,)
-
-    def alpha(self, chunk: Chunk) -> F64:
-        """Return a chunk's dual variables, (n_rows,)."""
-        return chunk.state[self.prefix + ALPHA]
-
-    def step(self, chunk: Chunk) -> F64:
-        """Return the step of the exchange that the chunk is settled for, (n_rows,)."""
-        return chunk.state[self.prefix + STEP]
-
-    def write_alpha(self, chunk: Chunk, alpha: F64, serial: int) -> None:
-        """Replace a chunk's dual variables, which it then owns; its step is as large as they are.
-
-        So a certificate's step scales them. A pass sets another one.
-        """
-        step = row_array(chunk)
-        step[:] = alpha
-        own = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
-        chunk.state = {**chunk.state, **{self.prefix + name: a for name, a in own.items()}}
-        chunk.state_version += 1
-
-    def set_step(self, chunk: Chunk, step: F64) -> None:
-        """Store the step of the exchange that the chunk is settled for."""
-        chunk.state[self.prefix + STEP] = step
-        chunk.state_version += 1
-
 
 # The member's half of CoCoA: steps of its dual variables, and its part of certificates.
 
@@ -161,7 +90,13 @@ class CocoaSolver:
         self.siblings: Sequence[CocoaSolver] = ()
         self._loss = dual_loss_named(self._settings.loss, self._settings.loss_parameters)
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
+        #: The chunks of the last exchange, and what is held of them.
+        self._chunks: list[Chunk] = []
+        self._n_rows = 0
         self._held: dict[ChunkId, _Held] = {}
+        #: Those of the last pass: its chunks were up to date.
+        self._pieces: tuple[Piece, ...] = ()
+        self._blocks: list[DualBlock] = []
         check_driver(self._settings.device)
         #: Created by the first pass: in its thread, compiling for a GPU delays nothing else.
         self._device: Device = "cpu"
@@ -228,14 +163,8 @@ class CocoaSolver:
         LocalProtocolError
             When the operation is unknown.
         """
-        held = {}
-        for chunk in chunks:
-            entry = self._held.get(chunk.id)
-            if entry is None or entry.chunk is not chunk:
-                entry = self._hold(chunk)
-                release([chunk])  # its labels were read
-            held[chunk.id] = entry
-        self._held = held
+        if self._chunks != list(chunks):
+            self._take(chunks)
         operations: dict[str, Operation] = {
             cocoa_exchanges.PASS: self._pass,
             cocoa_exchanges.CERTIFY: self._certify,
@@ -244,6 +173,18 @@ class CocoaSolver:
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
         return operation_of(work, operations)(work, chunks, parallel)
+
+    def _take(self, chunks: Sequence[Chunk]) -> None:
+        """Hold these chunks and no others."""
+        held, self._chunks, self._pieces, self._blocks = {}, [], (), []
+        for chunk in chunks:
+            entry = self._held.get(chunk.id)
+            if entry is None or entry.chunk is not chunk:
+                entry = self._hold(chunk)
+                release([chunk])  # its labels were read
+            held[chunk.id] = entry
+        self._held, self._chunks = held, list(chunks)
+        self._n_rows = sum(chunk.n_rows for chunk in chunks)
 
     def _hold(self, chunk: Chunk) -> _Held:
         labels = np.asarray(chunk.labels, np.float64)
@@ -256,26 +197,30 @@ class CocoaSolver:
         )
 
     def _settle(self, work: Work, chunk: Chunk) -> bool:
-        return self._duals.settle(
-            chunk,
-            self._loss,
-            serial=int(work.parameters["serial"]),
-            settle=int(work.parameters["settle"]),
-            gamma=float(work.parameters["gamma"]),
-        )
+        return self._duals.settle(chunk, self._loss, **_settling(work))
+
+    def _settled(self, work: Work, parallel: Parallel) -> list[F64] | None:
+        """Return the blocks' settled dual variables; None if a chunk is in no block."""
+        if sum(len(block.chunks) for block in self._blocks) < len(self._chunks):
+            return None
+
+        def settled(block: DualBlock) -> F64 | None:
+            return block.settled(self._loss, **_settling(work))
+
+        each = map_chunks(settled, self._blocks, self._n_rows, parallel)
+        known = [alpha for alpha in each if alpha is not None]
+        return known if len(known) == len(each) else None
 
     # --- steps ----------------------------------------------------------------------------------
 
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         v = np.ascontiguousarray(work.model["v"], np.float64)
-        rows = sum(chunk.n_rows for chunk in chunks)
-        settled = map_chunks(lambda chunk: self._settle(work, chunk), chunks, rows, parallel)
-        up_to_date = [
-            chunk for chunk, is_settled in zip(chunks, settled, strict=True) if is_settled
-        ]
-        pieces = [self._piece(chunk, work) for chunk in up_to_date]
-        for chunk, piece in zip(up_to_date, pieces, strict=True):
-            np.copyto(piece.alpha, self._duals.alpha(chunk))
+        before = self._settled(work, parallel)
+        if before is None:
+            before = self._joined(work, chunks, parallel)
+        for block, alpha in zip(self._blocks, before, strict=True):
+            block.begin(alpha)
+        pieces = self._pieces
         weight = float(work.parameters["weight"])
         local = self._local_solver(pieces, parallel)
         local.bind(pieces)
@@ -289,13 +234,16 @@ class CocoaSolver:
             sigma=_sigma(work),
         )
         update = local.run(v, asked, parallel)
-        sums = np.zeros(2)
-        for own in map_chunks(self._note_step, up_to_date, rows, parallel):
-            sums += own
-        unset = rows - sum(chunk.n_rows for chunk in up_to_date)
+        ends = [
+            block.end(alpha, self._loss, asked.serial)
+            for block, alpha in zip(self._blocks, before, strict=True)
+        ]
+        # Added one after another, as if there were no blocks.
+        sums = np.cumsum(np.concatenate([np.zeros((1, 2)), *ends]), axis=0)[-1]
+        unset = self._n_rows - sum(block.n_rows for block in self._blocks)
         exact = bool(work.parameters["exact"])
         return {
-            "dv": self._change(pieces, up_to_date, v.size, weight) if exact else update.dv,
+            "dv": self._change(v.size, weight) if exact else update.dv,
             "dual": np.array(sums[0]),
             "curvature": np.array(sums[1]),
             "visited": np.array(float(update.visited)),
@@ -308,22 +256,23 @@ class CocoaSolver:
             ON_CUDA: np.array(float(update.visited if self._device == "cuda" else 0)),
         }
 
-    def _note_step(self, chunk: Chunk) -> F64:
-        """Store a chunk's step of this pass; return the line search's sums, (2,)."""
-        piece, step = self._held[chunk.id].piece, row_array(chunk)
-        assert piece is not None
-        sums = summed_steps(self._loss, self._duals.alpha(chunk), piece, step)
-        self._duals.set_step(chunk, step)
-        return sums
+    def _joined(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> list[F64]:
+        """Settle each chunk by itself, and make blocks of those that are up to date."""
+        settled = map_chunks(
+            lambda chunk: self._settle(work, chunk), chunks, self._n_rows, parallel
+        )
+        up_to_date = list(itertools.compress(chunks, settled))
+        self._pieces = tuple(self._piece(chunk, work) for chunk in up_to_date)
+        self._blocks = blocks_of(self._duals, self._pieces, up_to_date)
+        return [block.gathered() for block in self._blocks]
 
-    def _change(
-        self, pieces: Sequence[Piece], chunks: Sequence[Chunk], size: int, weight: float
-    ) -> F64:
+    def _change(self, size: int, weight: float) -> F64:
         """Return ``1/(l2 S) sum s_i step_i x_i`` in float64; rows with a zero step cost nothing."""
         d = self._facts.n_columns
         adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
-        bodies = stream_chunks([piece.chunk for piece in pieces])
-        for piece, chunk, _ in zip(pieces, chunks, bodies, strict=True):
+        chunks = itertools.chain.from_iterable(block.chunks for block in self._blocks)
+        bodies = stream_chunks([piece.chunk for piece in self._pieces])
+        for piece, chunk, _ in zip(self._pieces, chunks, bodies, strict=True):
             step = self._duals.step(chunk).copy()
             if piece.weights is not None:
                 step *= piece.weights
@@ -377,6 +326,7 @@ class CocoaSolver:
         # A job's first certificate: all results are zero, whatever the rows are.
         is_blank = forward is None and plan is None and work.parameters["fill"] == "zero"
         is_blank = is_blank and not any(self._duals.are_in(chunk) for chunk in chunks)
+        self._settle_blocks(work, chunks, parallel)
         #: Each chunk's contribution to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
 
@@ -387,13 +337,7 @@ class CocoaSolver:
             sums, constant = np.zeros(4), 0.0
             for chunk in part if is_blank else stream_chunks(part):
                 held = self._held[chunk.id]
-                if held.margins is None:
-                    held.margins = np.empty(chunk.n_rows)
-                margins = held.margins
-                if forward is None:
-                    margins[:] = 0.0
-                else:
-                    forward(chunk, margins)
+                margins = self._write_margins(held, forward)
                 margins += offset
                 sums[3] += 0.0 if self._give_duals(work, chunk, margins) else chunk.n_rows
                 before = sums[0] - sums[1]
@@ -428,6 +372,22 @@ class CocoaSolver:
         names = ("primal", "dual", "weight", "unset")
         parts = {name: np.array(value) for name, value in zip(names, total, strict=True)}
         return {**parts, "image": image, **binned}
+
+    def _write_margins(self, held: _Held, forward: Forward | None) -> F64:
+        if held.margins is None:
+            held.margins = np.empty(held.chunk.n_rows)
+        if forward is None:
+            held.margins[:] = 0.0
+        else:
+            forward(held.chunk, held.margins)
+        return held.margins
+
+    def _settle_blocks(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> None:
+        """Settle all chunks at once; where they are out of core, each one when it is loaded."""
+        settled = None if store_of(chunks) is not None else self._settled(work, parallel)
+        if settled is not None:
+            for block, alpha in zip(self._blocks, settled, strict=True):
+                block.write(alpha, alpha.copy(), int(work.parameters["serial"]))
 
     def _give_duals(self, work: Work, chunk: Chunk, margins: F64) -> bool:
         """Settle a chunk, or fill in its dual variables; return whether it was up to date."""
@@ -509,6 +469,16 @@ def make_solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
     for solver in solvers:
         solver.siblings = solvers
     return ClassesSolver(solvers)
+
+
+def _settling(work: Work) -> dict[str, Any]:
+    """Return which step an exchange settles."""
+    parameters = work.parameters
+    return {
+        "serial": int(parameters["serial"]),
+        "settle": int(parameters["settle"]),
+        "gamma": float(parameters["gamma"]),
+    }
 
 
 def _sigma(work: Work) -> float | None:

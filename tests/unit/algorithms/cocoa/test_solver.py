@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from elasticml.algorithms.cocoa import dual_blocks
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
@@ -191,3 +192,36 @@ def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
     np.testing.assert_allclose(rows, expected, rtol=1e-14)
     assert scaled.id == chunk.id
     assert scaled_chunk(chunk, None, None) is chunk
+
+
+def states(chunks: list[Chunk]) -> list[dict[str, np.ndarray]]:
+    return [{name: a.copy() for name, a in chunk.state.items()} for chunk in chunks]
+
+
+@pytest.mark.parametrize("rows_max", [1, 30, 100])
+def test_blocks_of_chunks_have_the_bits_of_single_chunks(
+    monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    """A chunk whose state is replaced, as by a move, takes part as before."""
+    runs = []
+    for limit in (1, rows_max):
+        monkeypatch.setattr(dual_blocks, "ROWS_MAX", limit)
+        solver, chunks, partial = solver_after_two_passes()
+        v, seen = 0.7 * partial["dv"], []
+        for serial in range(3, 9):
+            if serial == 5:
+                chunks[1].state = states(chunks)[1]
+            operation = "certify" if serial == 7 else "pass"
+            given = {"serial": serial, "settle": serial - 1, "gamma": 0.0 if serial == 8 else 0.7}
+            partial = ask(solver, chunks, operation, v, **given)
+            v = v + 0.7 * partial.get("dv", ZERO)
+            seen.append((partial, states(chunks)))
+        runs.append(seen)
+    np.testing.assert_equal(runs[0], runs[1])
+
+
+def test_a_state_that_is_being_sent_does_not_change_in_the_next_pass() -> None:
+    solver, chunks, partial = solver_after_two_passes()
+    sent, before = [chunk.state for chunk in chunks], states(chunks)
+    ask(solver, chunks, "pass", partial["dv"], serial=3, settle=2, gamma=1.0)
+    np.testing.assert_equal(sent, before)

@@ -1,0 +1,237 @@
+"""Dual variables of many chunks in one array, so that a few calls settle and sum all of them.
+
+With thousands of small chunks, calls for each chunk took ten times as long as the passes. The
+arrays in a chunk's state are views of those of its block. They are replaced and never changed: a
+state that is being sent stays as it is. A block of one chunk is as if there were no blocks; all are
+such where chunks are out of core and have their arrays in a file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, is_recent, serial_of
+from elasticml.algorithms.cocoa.line_search import sum_steps
+from elasticml.arrays import F64, I64, address
+from elasticml.compiled import kernel, vector_at
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.out_of_core.store import row_array
+from elasticml.objectives.conjugates import DualLoss
+from elasticml.objectives.loss_kernels import Shape
+
+#: float64 (n_rows,): dual variables at the beginning of the last exchange.
+ALPHA: Final = "alpha"
+#: Rows of a block of several chunks, at most: settling needs memory for one block more.
+ROWS_MAX: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Duals:
+    """Dual variables in a chunk's state, with their pending step; they travel with the chunk."""
+
+    #: Of their names in the state: each of several classes has its own.
+    prefix: str = ""
+
+    def settle(
+        self, chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float
+    ) -> bool:
+        """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
+
+        The chunk then has serial ``serial``, and its step is that of a certificate. A chunk
+        without state, or with the state of another exchange than ``settle``, is left as it is.
+        """
+        own = serial_of(chunk, self.prefix)
+        if own is None or self.alpha(chunk).shape != (chunk.n_rows,):
+            return False
+        if own == serial:
+            return True
+        if own != settle:
+            return False
+        alpha = self.alpha(chunk)
+        self.write_alpha(
+            chunk, _settled(loss, alpha, self.step(chunk), gamma, row_array(chunk)), serial
+        )
+        return True
+
+    def are_in(self, chunk: Chunk) -> bool:
+        """Whether a chunk has dual variables."""
+        return serial_of(chunk, self.prefix) is not None
+
+    def are_recent(self, chunk: Chunk, settle: int) -> bool:
+        """Whether a chunk that is not up to date has dual variables worth keeping."""
+        recent = is_recent(chunk, settle, self.prefix)
+        return recent and self.alpha(chunk).shape == (chunk.n_rows,)
+
+    def alpha(self, chunk: Chunk) -> F64:
+        """Return a chunk's dual variables, (n_rows,)."""
+        return chunk.state[self.prefix + ALPHA]
+
+    def step(self, chunk: Chunk) -> F64:
+        """Return the step of the exchange that the chunk is settled for, (n_rows,)."""
+        return chunk.state[self.prefix + STEP]
+
+    def write_alpha(self, chunk: Chunk, alpha: F64, serial: int) -> None:
+        """Replace a chunk's dual variables, which it then owns; its step is as large as they are.
+
+        So a certificate's step scales them. A pass sets another one.
+        """
+        step = row_array(chunk)
+        step[:] = alpha
+        self.write(chunk, alpha, step, np.array([serial], np.int64))
+
+    def write(self, chunk: Chunk, alpha: F64, step: F64, serial: I64) -> None:
+        """Replace a chunk's dual variables, their step, and the exchange's serial, (1,)."""
+        own, prefix = chunk.state, self.prefix
+        chunk.state = {
+            **own,
+            prefix + ALPHA: alpha,
+            prefix + STEP: step,
+            prefix + SERIAL: serial,
+        }
+        chunk.state_version += 1
+
+
+class DualBlock:
+    """Consecutive chunks with their dual variables in one array, and their steps in another.
+
+    Parameters
+    ----------
+    duals : Duals
+    pieces : sequence of Piece
+        At least one, with the rows that a pass visits.
+    chunks : sequence of Chunk
+        The chunks that have the states.
+    """
+
+    def __init__(self, duals: Duals, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> None:
+        self.duals, self.pieces, self.chunks = duals, pieces, chunks
+        stops = np.cumsum([chunk.n_rows for chunk in chunks]).tolist()
+        self._places = [slice(a, b) for a, b in itertools.pairwise([0, *stops])]
+        self.n_rows: int = stops[-1]
+        self._table = np.array(
+            [
+                [0 if each is None else address(each) for each in arrays]
+                for arrays in ((p.alpha, p.targets, p.weights, p.offsets) for p in pieces)
+            ]
+        )
+        self._stops = np.array(stops)
+        #: The arrays written last, the chunks' parts of the first, and their serial.
+        self._written: tuple[F64, F64, Sequence[F64], int] | None = None
+
+    def settled(self, loss: DualLoss, *, serial: int, settle: int, gamma: float) -> F64 | None:
+        """Return the dual variables with the last step applied, once: see :meth:`Duals.settle`.
+
+        Nothing is written. None if a chunk's state is another one than was written last.
+        """
+        if self._written is None:
+            return None
+        alpha, step, parts, own = self._written
+        name = self.duals.prefix + ALPHA
+        present = [chunk.state.get(name) for chunk in self.chunks]
+        if own not in (serial, settle) or not all(map(operator.is_, present, parts)):
+            return None
+        return alpha if own == serial else _settled(loss, alpha, step, gamma, self._array())
+
+    def gathered(self) -> F64:
+        """Return the chunks' dual variables."""
+        each = [self.duals.alpha(chunk) for chunk in self.chunks]
+        return each[0] if len(each) == 1 else np.concatenate(each)
+
+    def begin(self, alpha: F64) -> None:
+        """Copy these dual variables to the pieces."""
+        _copy_parts(alpha, self._stops, self._table)
+
+    def end(self, alpha: F64, loss: DualLoss, serial: int) -> F64:
+        """Write the chunks' steps from ``alpha`` to the pieces' dual variables.
+
+        Returns
+        -------
+        ndarray (chunks, 2)
+            The line search's sums, see :func:`elasticml.algorithms.cocoa.line_search.sum_steps`.
+        """
+        step, sums = self._array(), np.zeros((len(self.chunks), 2))
+        _sum_steps_of_parts(loss.code, loss.box, alpha, self._stops, self._table, step, sums)
+        self.write(alpha, step, serial)
+        return sums
+
+    def write(self, alpha: F64, step: F64, serial: int) -> None:
+        """Replace the chunks' dual variables and steps by views of these arrays."""
+        alphas, steps, number = [alpha], [step], np.array([serial], np.int64)
+        if len(self.chunks) > 1:
+            alphas, steps = ([a[place] for place in self._places] for a in (alpha, step))
+        for chunk, own, taken in zip(self.chunks, alphas, steps, strict=True):
+            self.duals.write(chunk, own, taken, number)
+        self._written = alpha, step, alphas, serial
+
+    def _array(self) -> F64:
+        return np.empty(self.n_rows) if len(self.chunks) > 1 else row_array(self.chunks[0])
+
+
+def blocks_of(duals: Duals, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> list[DualBlock]:
+    """Divide chunks into blocks: of at most :data:`ROWS_MAX` rows, or of one chunk."""
+    blocks, first, rows = [], 0, 0
+    for k, chunk in enumerate(chunks):
+        if k > first and (chunk.out_of_core is not None or rows + chunk.n_rows > ROWS_MAX):
+            blocks.append(DualBlock(duals, pieces[first:k], chunks[first:k]))
+            first, rows = k, 0
+        rows += chunk.n_rows
+    if chunks:
+        blocks.append(DualBlock(duals, pieces[first:], chunks[first:]))
+    return blocks
+
+
+def _settled(loss: DualLoss, alpha: F64, step: F64, gamma: float, out: F64) -> F64:
+    """Return ``alpha + gamma step`` in ``out``, or ``alpha`` itself where gamma is 0."""
+    if gamma == 0.0:
+        return alpha
+    np.multiply(gamma, step, out=out)
+    out += alpha
+    # Clipped: alpha + (new - alpha) may round beyond a bound that new was on.
+    return np.clip(out, loss.low, loss.high, out=out)
+
+
+@kernel
+def _copy_parts(alpha: F64, stops: I64, table: I64) -> None:
+    """Copy the parts of ``alpha`` that end at ``stops`` to the addresses in the first column."""
+    first = 0
+    for c in range(stops.size):
+        own = vector_at(table[c, 0], stops[c] - first, alpha)
+        for i in range(own.size):
+            own[i] = alpha[first + i]
+        first = stops[c]
+
+
+@kernel
+def _sum_steps_of_parts(
+    code: int, box: Shape, alpha: F64, stops: I64, table: I64, step: F64, sums: F64
+) -> None:
+    """Write each part's steps, and its sums into ``sums`` (parts, 2); addresses are 0 for none."""
+    first = 0
+    for c in range(stops.size):
+        n = stops[c] - first
+        sum_steps(
+            code,
+            box,
+            alpha[first : stops[c]],
+            vector_at(table[c, 0], n, alpha),
+            vector_at(table[c, 1], n, alpha),
+            vector_at(table[c, 2], n if table[c, 2] != 0 else 0, alpha),
+            vector_at(table[c, 3], n if table[c, 3] != 0 else 0, alpha),
+            step[first : stops[c]],
+            sums[c],
+        )
+        first = stops[c]
+
+
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
+    """Compile the loops over blocks, or load their machine code from the cache."""
+    none, parts, table = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
+    _copy_parts(none, parts, table)
+    _sum_steps_of_parts(0, (0.0, 1.0, 0.0), none, parts, table, none, np.zeros((0, 2)))
