@@ -2,7 +2,8 @@
 
     python tests/bench/memory_grid.py FOLDER [--limits 1GiB 2GiB] [--times 6 2 0.5]
         [--formats csv parquet dask] [--algorithms batch_gradient cocoa kmeans]
-        [--cache cold warm] [--rounds 3] [--in-memory]
+        [--cache cold warm] [--cells LIMIT,TIMES,FORMAT,ALGORITHM,CACHE ...] [--rounds 3]
+        [--in-memory]
 
 Each cell is a job on ``distributed.LocalCluster(n_workers=2, memory_limit=...)`` with nannies as by
 default. The data are TIMES as large as the limit of one worker, by the bytes of their chunks: the
@@ -13,7 +14,8 @@ with a warm cache follows the one with a cold cache, and only CSV is cached.
 Memory is what nannies measure: the resident memory of each worker process, every 20 ms, libraries
 and mapped pages of files included. ``share`` is its peak, of the limit; ``restarts`` counts the
 processes that a nanny had to start again: the aim is .75 and 0. With ``--in-memory`` each cell runs
-again without a limit, for its seconds.
+again without a limit, and ``ratio`` is the seconds with the limit by those without. ``--cells``
+names single cells, in the order in which they run, in place of all combinations.
 """
 
 from __future__ import annotations
@@ -154,37 +156,36 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", default=["csv", "parquet", "dask"])
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
     parser.add_argument("--cache", nargs="+", default=["cold", "warm"])
+    parser.add_argument("--cells", nargs="+", type=lambda cell: tuple(cell.split(",")))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--in-memory", action="store_true")
     options = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    names = (
-        "limit",
-        "times",
-        "format",
-        "algorithm",
-        "cache",
-        "share",
-        "restarts",
-        "seconds",
-        "end",
+    harness.head("limit", "times", "format", "algorithm", "cache", "share", "restarts", "seconds",
+        "s in memory", "ratio", "end")  # fmt: skip
+    cells = options.cells or itertools.product(
+        options.limits, options.times, options.formats, options.algorithms, options.cache
     )
-    harness.head(*names)
-    for limit, times, format in itertools.product(options.limits, options.times, options.formats):
+    for (limit, times, format), some in itertools.groupby(cells, lambda cell: cell[:3]):
         folder = Path(tempfile.mkdtemp(dir=options.folder))
         os.environ["ELASTICML_CACHE"] = str(folder / "cache")
-        n_repeats = max(1, round(times * parse_size(limit) / ROW_BYTES / ROWS))
-        for algorithm, cache in itertools.product(options.algorithms, options.cache):
+        n_repeats = max(1, round(float(times) * parse_size(limit) / ROW_BYTES / ROWS))
+        for *_, algorithm, cache in some:
             if cache == "warm" and format != "csv":
                 continue
             if cache == "cold":
                 shutil.rmtree(folder / "cache", ignore_errors=True)
             data = source(format, n_repeats, folder)
-            for given in (limit, *(["0"] if options.in_memory else [])):
-                peaks, seconds, end = run(data, algorithm, given, options.rounds)
-                share = max(peaks.values()) / parse_size(limit)
-                cell = (given, times, format, algorithm, cache)
-                harness.row(*cell, f"{share:.3f}", len(peaks) - 2, f"{seconds:.1f}", end)
+            peaks, seconds, end = run(data, algorithm, limit, options.rounds)
+            beside = ["", ""]
+            if options.in_memory:
+                if cache == "cold":
+                    shutil.rmtree(folder / "cache", ignore_errors=True)
+                _, free_s, _ = run(data, algorithm, "0", options.rounds)
+                beside = [f"{free_s:.1f}", f"{seconds / free_s:.2f}"]
+            share = max(peaks.values()) / parse_size(limit)
+            cell = (limit, times, format, algorithm, cache, f"{share:.3f}", len(peaks) - 2)
+            harness.row(*cell, f"{seconds:.1f}", *beside, end)
         shutil.rmtree(folder)
 
 
