@@ -10,13 +10,15 @@ import fcntl
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import shutil
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,13 +82,17 @@ class Wheel:
         RuntimeError
             When pip fails: its last line.
         """
-        place = f"elasticml-{zlib.crc32(sys.prefix.encode())}.lock"
-        with open(Path(tempfile.gettempdir()) / place, "a") as lock:
+        # Where pip installs: other users cannot write there, as they can to the temporary folder.
+        folder = Path(sysconfig.get_path("purelib"))
+        if not os.access(folder, os.W_OK):
+            folder = Path(site.getuserbase())
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(folder / ".elasticml.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # workers of a host share an environment
             found = installed_here(self.requirements)
             if found["version"] != self.version:
-                with tempfile.TemporaryDirectory() as folder:
-                    path = Path(folder) / self.name
+                with tempfile.TemporaryDirectory() as fresh:
+                    path = Path(fresh) / self.name
                     path.write_bytes(self.content)
                     _pip("--no-deps", "--force-reinstall", str(path))
             if found["missing"]:
