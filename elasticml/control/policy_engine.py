@@ -155,7 +155,8 @@ class PolicyViews:
             expected=self._expected(),
             has_ending=bool(membership.ending),
             planned=self._rounds.planned_returns,
-            start_members=state.settings.start_members,
+            # Hosts that the job has excluded are not expected back.
+            start_members=max(0, state.settings.start_members - len(state.excluded)),
             absent_rows=ledger.absent_rows(),
             holders=state.holders,
             is_contiguous=state.settings.placement == "contiguous",

@@ -141,6 +141,10 @@ class Repeated:
             self.n_brief = -BRIEF_AGAIN
 
 
+def _never_called(*args: Any) -> None:
+    raise AssertionError
+
+
 class BriefRunner:
     """Runs calls in one thread, or on the event loop if the function's calls have been brief.
 
@@ -194,7 +198,8 @@ class BriefRunner:
         name = str(getattr(function, "__name__", ""))
         counted = self._repeated.get(name)
         if counted is None:
-            counted = self._repeated[name] = Repeated(function)
+            # Only counts: a method would keep the member of the first job on this worker.
+            counted = self._repeated[name] = Repeated(_never_called)
         return counted
 
     def _timed(self, counted: Repeated, function: Callable[..., Any], *args: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -219,7 +220,11 @@ class MemberAgent:
         self._tell_driver(event)
 
     def _fail(self, error: BaseException) -> None:
-        """Report an error: it ends the job, or this member if its host may be at fault."""
+        """Report an error: it ends the job, or this member if its host may be at fault.
+
+        The frames that it passed are in a cycle with it, and would keep chunks and their files.
+        """
+        raised: BaseException | None = error
         if not isinstance(error, ElasticmlError):
             logger.error("member %s of job %s failed", self.me, self.job, exc_info=error)
             error = fault_of(error, f"member {self.me}", member=str(self.me))
@@ -227,6 +232,9 @@ class MemberAgent:
         fault = error.fields.get("host_fault")
         failed = ev.Failed(reason=error.message, member=self.me, host_fault=fault)
         self._tell_driver(failed, error=error_to_dict(error))
+        while raised is not None:
+            traceback.clear_frames(raised.__traceback__)
+            raised = raised.__cause__ or raised.__context__
 
     # --- the driver's frames -------------------------------------------------------------
 

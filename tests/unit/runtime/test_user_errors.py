@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import socket
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -220,3 +222,52 @@ async def test_a_mount_that_one_host_lacks_excludes_it(monkeypatch: Any, n_hosts
     if n_hosts > 1:
         assert world.shell.error["message"].startswith(wanted)
     await world.close()
+
+
+class Chunks:
+    """Stands for what a frame of an error holds."""
+
+
+class KeepingSolver(ToySolver):
+    held: ClassVar[list[weakref.ref[Chunks]]] = []
+
+    def compute(self, *args: Any) -> Any:
+        chunks = Chunks()
+        self.held.append(weakref.ref(chunks))
+        error = ValueError("x")  # this frame has the error, whose traceback has this frame
+        raise error
+
+
+KEEPING = replace(ALGORITHM, name="keeping", solver=KeepingSolver)
+
+
+@pytest.mark.asyncio
+async def test_an_error_keeps_nothing_of_the_frames_that_it_passed():
+    """No collector runs on an idle worker, where a spill file stayed open."""
+    world = World(toy_record(algorithm={"name": f"{__name__}:KEEPING"}, members={"start": 2}))
+    gc.disable()
+    try:
+        for _ in range(2):
+            await world.add()
+        await world.run()
+        assert KeepingSolver.held
+        assert [held() for held in KeepingSolver.held] == [None] * len(KeepingSolver.held)
+    finally:
+        gc.enable()
+    await world.close()
+
+
+@pytest.mark.asyncio
+async def test_a_runner_keeps_no_object_whose_method_it_has_called():
+    class Member:
+        def settle(self) -> int:
+            return 1
+
+    member, runner = Member(), BriefRunner("test")
+    assert await runner.run(member.settle) == 1
+    former = weakref.ref(member)
+    del member
+    # The thread drops a call when it takes the next.
+    assert await runner.run(len, ()) == 0
+    assert former() is None
+    runner.close()
