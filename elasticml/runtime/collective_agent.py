@@ -107,6 +107,7 @@ class CollectiveAgent:
         self.solver: Solver | None = None
         self._chunks: list[Chunk] = []
         self._files: set[MappedFile] = set()
+        self._check_s = 0.0
         #: The computation of each operation over these chunks: some take longer than others.
         self._solves: dict[str, Long | Repeated] = {}
         #: The chunks that have been among them, and their most rows at a time.
@@ -131,6 +132,8 @@ class CollectiveAgent:
         self._done: dict[str, int] = {}
         #: Members of this subtree whose partial is not finite, each with the chunk at fault.
         self._not_finite: dict[str, str] = {}
+        #: The chunk at fault, by operation, since its partial is not finite.
+        self._at_fault: dict[str, str] = {}
         #: Makes another solver, to find that chunk.
         self.new_solver: Callable[[], Solver]
         self._past_bytes = 0
@@ -383,8 +386,12 @@ class CollectiveAgent:
     def _solve(self, work: Work, total: Vector) -> float:
         began_s, began_cpu_s = self._context.clock(), time.thread_time()
         assert self.solver is not None
-        for file in self._files:
-            file.check()
+        if began_s >= self._check_s:
+            for file in self._files:
+                file.check()
+            # Of thousands of files: a hundredth of the time, or once a second.
+            ended_s = self._context.clock()
+            self._check_s = ended_s + min(100.0 * (ended_s - began_s), 1.0)
         plan_residency(self.chunks)
         self.is_computing = True
         self._context.computing.add(self._hello["job"])
@@ -394,18 +401,32 @@ class CollectiveAgent:
             self.is_computing = False
             self._context.computing.discard(self._hello["job"])
         pack(arrays, work.returns, total)
-        if not is_finite(total):
-            self._not_finite[str(self.me)] = self._chunk_at_fault(work)
+        self._look_for_fault(work, total)
         self._context.slowness.add(time.thread_time() - began_cpu_s, self._context.parallel)
         self.computations += 1
         self.computed = work.exchange
         return self._context.clock() - began_s
 
+    def _look_for_fault(self, work: Work, total: Vector) -> None:
+        """Note a partial that is not finite, and the chunk at fault, looked for only once.
+
+        Some algorithms report what is unknown as NaN in every round.
+        """
+        if is_finite(total):
+            self._at_fault.pop(work.operation, None)
+            return
+        if work.operation not in self._at_fault:
+            self._at_fault[work.operation] = self._chunk_at_fault(work)
+        self._not_finite[str(self.me)] = self._at_fault[work.operation]
+
     def _chunk_at_fault(self, work: Work) -> str:
         """Return the first chunk whose own partial is not finite, or "" if that is not known.
 
-        Where an algorithm keeps states, what computed with them cannot be computed again.
+        Where an algorithm keeps states, what computed with them cannot be computed again; a solver
+        that waits for its own thread would wait for ever.
         """
+        if isinstance(self.solver, WaitingSolver):
+            return ""
         total = np.empty(n_values(work.returns))
         with contextlib.suppress(Exception):  # the error that matters is raised elsewhere
             solver = self.new_solver()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ class DividingSolver:
     """Sums labels; from round 3 on one row of them divides by zero."""
 
     at_fault = ""
+    computed = 0
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         self.row = float(settings["row"])
@@ -38,6 +39,7 @@ class DividingSolver:
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the sum; an algorithm that keeps states stores it with each chunk."""
         total = np.zeros(1)
+        DividingSolver.computed += 1
         for chunk in chunks:
             wrong = work.model["round"][0] >= 3 and self.row in chunk.labels
             value = np.inf if wrong else chunk.labels.sum()
@@ -67,17 +69,63 @@ def trainer(settings: Mapping[str, Any], facts: DatasetStats, absent: str) -> Tr
 ALGORITHM = Algorithm(name="dividing", trainer=trainer, solver=DividingSolver)
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-async def test_the_error_names_round_member_and_chunk(keeps: bool) -> None:
-    options = {"name": f"{__name__}:ALGORITHM", "row": 100, "keeps": keeps}
+class LoopSolver(DividingSolver):
+    """Waits for a thread of its own, as local SGD does: no other instance can compute."""
+
+    waits = True
+    instances: ClassVar[set[DividingSolver]] = set()
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Note which instances compute."""
+        self.instances.add(self)
+        return super().compute(work, chunks, parallel)
+
+
+def unknown_trainer(settings: Mapping[str, Any], facts: DatasetStats, absent: str) -> Trainer:
+    """Ask in each round for a number that members do not know."""
+    for _ in range(12):
+        yield Exchange(operation="sum", model={"round": np.full(1, 9.0)}, returns={"sum": (1,)})
+        yield RoundEnd(objective=1.0, model={}, next_model={"w": np.zeros(1)})
+    return Model(arrays={"w": np.zeros(1)}, converged=True, reason="done")
+
+
+LOOP = Algorithm(name="loop", trainer=trainer, solver=LoopSolver)
+UNKNOWN = Algorithm(name="unknown", trainer=unknown_trainer, solver=DividingSolver)
+
+
+async def job_of(algorithm: str, keeps: bool = False) -> World:
+    options = {"name": f"{__name__}:{algorithm}", "row": 100, "keeps": keeps}
     world = World(toy_record(algorithm=options, members={"start": 3, "min": 1}))
     for _ in range(3):
         await world.add()
     await world.run()
+    return world
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_the_error_names_round_member_and_chunk(keeps: bool) -> None:
+    world = await job_of("ALGORITHM", keeps)
     assert world.shell.state == "failed"
     error = world.shell.error
     assert error["fields"]["reason"] == "diverged"
     assert "not finite after round 3" in error["message"]
     chunk = re.escape(DividingSolver.at_fault)
     assert re.search(rf"the partial of member \d\.1 over chunk {chunk} has NaN", error["message"])
+    await world.close()
+
+
+async def test_no_second_solver_of_an_algorithm_that_waits_for_its_own_thread() -> None:
+    world = await job_of("LOOP")
+    message = world.shell.error["message"]
+    assert re.search(r"not finite after round 3.*the partial of member \d\.1 has NaN", message)
+    assert len(LoopSolver.instances) == 3
+    await world.close()
+
+
+async def test_what_is_unknown_in_every_round_is_looked_into_once() -> None:
+    DividingSolver.computed = 0
+    world = await job_of("UNKNOWN")
+    assert world.shell.state == "done"
+    n_chunks = len(world.shell.machine.state.ledger.info)
+    assert 3 * 12 < DividingSolver.computed <= 3 * 12 + n_chunks
     await world.close()
