@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.install import install
     from elasticml.jobs.job_file import JobFile, read_job_file
-    from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result, load_result
     from elasticml.jobs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
     from elasticml.jobs.watch import watch
@@ -107,7 +106,6 @@ __all__ = [
     "ProtocolError",
     "Rebalance",
     "Redeal",
-    "Replayed",
     "Result",
     "Ridge",
     "ScaleInAtKnee",
@@ -137,7 +135,6 @@ __all__ = [
     "read_parquet",
     "read_sequences",
     "read_svmlight",
-    "replay",
     "resume",
     "testing",
     "watch",
@@ -177,8 +174,6 @@ _HOMES = {
     "install": "jobs.install",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",
-    "Replayed": "jobs.replay",
-    "replay": "jobs.replay",
     **dict.fromkeys(("Result", "load_result"), "jobs.result"),
     "watch": "jobs.watch",
     "JobStatus": "report.status",

@@ -21,8 +21,7 @@ Rewrite the digests after an intended change of behaviour::
 
 It runs the tests twice, the second time as on an older processor; what differs then is compared
 only on a processor like this one. Digests that need PyTorch stay as they
-are where it is missing. ``python -m tests.test_frozen_behaviour`` rewrites the stories that a
-replay computes again.
+are where it is missing.
 """
 
 from __future__ import annotations

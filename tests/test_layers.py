@@ -29,7 +29,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("collective", "sim", "report"),
     ("runtime",),
-    ("replaying",),
     ("jobs",),
     ("job", "clusters"),
     ("estimators", "preload", "testing"),

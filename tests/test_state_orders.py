@@ -18,14 +18,10 @@ from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.ids import ChunkId, Generation, MemberId
 from elasticml.protocol import commands as cmd
-from elasticml.protocol.chunk_ranges import format_chunk_ranges
 from elasticml.protocol.events import Event
-from elasticml.replaying.replay_members import ReplayMembers
 from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from elasticml.sim.block_cache import BlockCache
 from elasticml.sim.simulation import Simulation
-from elasticml.story.records import record_from_json
 from tests.in_memory_network import FaultyNetwork
 from tests.pure_world import PureWorld
 from tests.sim.small_jobs import points, record
@@ -158,43 +154,6 @@ class Simulated:
         return int(self.lives[TAKER].worker.chunks[self.id].state["serial"][0])
 
 
-class Replayed:
-    """Members of a story."""
-
-    def __init__(self) -> None:
-        library = BlockCache(points(), 768, 2)
-        source = points().fingerprint()
-        self.places = ReplayMembers(library, source, {})
-        for member in (GIVER, TAKER):
-            self._take("MemberJoined", member=str(member), address=str(member), **THREADS)
-        chunks, _ = library.read(0)
-        self.id, self.given = chunks[0].id, format_chunk_ranges([chunks[0].id])
-        digest = library.digest(chunks)
-        for member in (GIVER, TAKER):
-            self._take("BlockRead", member=str(member), block=0, digest=digest)
-
-    def _take(self, event: str, **fields: Any) -> None:
-        self.places.take(record_from_json({"event": event, **fields}))
-
-    def own(self) -> None:
-        self._take("ChunksOwned", member=str(TAKER), chunks=self.given)
-
-    def drop(self) -> None:
-        self._take("ChunksDropped", member=str(TAKER), chunks=self.given)
-
-    def give(self, order: int, state: int, body: bool = False) -> None:
-        self._chunk(GIVER).state = {"serial": np.array([state])}
-        fields = {"order": order, "chunks": self.given}
-        self._take("ChunksGiven", member=str(GIVER), target=str(TAKER), **fields)
-        self._take("ChunksLoaded", member=str(TAKER), source=str(GIVER), **fields)
-
-    def _chunk(self, member: MemberId) -> Any:
-        return self.places._all[member].store.chunks[self.id]
-
-    def state(self) -> int:
-        return int(self._chunk(TAKER).state["serial"][0])
-
-
 class Pure:
     """Members of the pure world; a state is a number there."""
 
@@ -237,10 +196,9 @@ class Pure:
 
 
 LOOP = asyncio.new_event_loop()
-THREADS = {"threads": 1, "blas_threads": 1}
 in_every_world = pytest.mark.parametrize(
     "stage",
-    [Runtime, Simulated, Replayed, Pure],
+    [Runtime, Simulated, Pure],
 )
 
 

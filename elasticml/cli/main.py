@@ -21,7 +21,6 @@ from elasticml.cli.init import init
 from elasticml.cli.jobs import jobs
 from elasticml.cli.mini_yarn import mini_yarn
 from elasticml.cli.predict import predict
-from elasticml.cli.replay import replay
 from elasticml.cli.report import report
 from elasticml.cli.run import run
 from elasticml.cli.schema import schema
@@ -57,7 +56,6 @@ A job file specifies the algorithm, the data, and what to do when workers are lo
     elasticml jobs --scheduler ADDRESS      list the jobs of a Dask scheduler
     elasticml predict RUN data.csv --out p.parquet    predict with the model of a run
     elasticml report runs/first-*           compare runs
-    elasticml replay runs/first-*           repeat a run's computation and compare it bit for bit
     elasticml convert data.svm data.chunks  convert data to chunk files, which jobs map
     elasticml schema --out job.schema.json  write the JSON schema of job files, for editors
     elasticml announce --grace 120 ...      tell jobs that workers will be stopped
@@ -92,7 +90,6 @@ for _command in (
     simulate,
     predict,
     report,
-    replay,
     convert,
     schema,
     announce,

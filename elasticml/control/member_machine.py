@@ -5,7 +5,7 @@
 Inputs are the driver's orders, frames of parent and children, transfers from other members, and
 answers to the machine's own commands. Outputs are effects that an adapter performs, see
 ``effects.py``. Some of the driver's orders are effects already (read, load, drop, own): the machine
-passes them on. The runtime, the simulator, the tests' pure world and the replay perform the same
+passes them on. The runtime, the simulator and the tests' pure world perform the same
 commands, so a rule that is changed here is changed in all of them.
 
 Besides events a machine needs to know which chunk bodies its worker holds. They outlive the

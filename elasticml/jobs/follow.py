@@ -203,7 +203,6 @@ def _collect(
     outcome = handle.outcome()
     run_dir = None if directory is None else directory.path
     result = make_result(outcome, job=job, story=story, run_dir=run_dir)
-    _seal(result, directory)
     if outcome.state == "failed" and outcome.error is not None:
         raise error_from_dict(dict(outcome.error))
     if directory is not None:
@@ -254,17 +253,10 @@ def _rescue(
     except ElasticmlError:
         outcome = saved_outcome(handle.record, story, reason)
     result = make_result(outcome, job=job, story=story, run_dir=directory.path)
-    _seal(result, directory)
     if reason == "interrupted":
         result = replace(result, summary={**result.summary, "reason": reason})
     result.write(directory)
     _write_report(directory.path)
-
-
-def _seal(result: Result, directory: RunDirectory | None) -> None:
-    """Store the story's length and last digest in the summary."""
-    if directory is not None:
-        result.summary["story"] = directory.seal
 
 
 def _write_report(path: Path) -> list[str]:

@@ -131,7 +131,7 @@ class Result:
     def _write_run(self, run_dir: Path) -> None:
         with RunDirectory(run_dir).open(self.job) as directory:
             directory.record(self.story)
-            summary = {**self.summary, "run_dir": str(run_dir), "story": directory.seal}
+            summary = {**self.summary, "run_dir": str(run_dir)}
             replace(self, summary=summary, run_dir=run_dir).write(directory)
 
     def _repr_html_(self) -> str:
@@ -159,7 +159,7 @@ class Result:
 def load_result(path: str | Path) -> Result:
     """Read a result from a run directory: what ``result.save`` or a run wrote.
 
-    Nothing in it is pickled. The story's seals are not verified; ``elasticml replay`` does that.
+    Nothing in it is pickled.
 
     Parameters
     ----------

@@ -26,7 +26,6 @@ from elasticml.data.storage.filesystem import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.models.file_format import npz_bytes
 from elasticml.story.compressed_records import CompressedRecords
-from elasticml.story.hash_chain import HashChain
 from elasticml.story.reader import parse_line
 from elasticml.story.records import RoundEnded, records_of
 
@@ -203,12 +202,6 @@ class RunDirectory:
         self.is_as_before = False
         #: Number of rounds of the interrupted run.
         self._rounds_before = 0
-        self._chain = HashChain()
-
-    @property
-    def seal(self) -> dict[str, Any]:
-        """The story's number of records and last digest, against which readers verify it."""
-        return {"records": self._chain.length, "seal": self._chain.last}
 
     def open(self, job: Mapping[str, Any], *, continues: bool = False) -> RunDirectory:
         """Create the directory and write ``job.yaml``.
@@ -251,7 +244,6 @@ class RunDirectory:
         assert self._story is not None
         self.is_as_before = False
         self._story.truncate(0)
-        self._chain = HashChain()
         for name in _END_FILES if self._continues else ():
             (self.path / name).unlink(missing_ok=True)
         self._set_columns(list(FIRST_COLUMNS))
@@ -282,8 +274,7 @@ class RunDirectory:
                 self._begin()
             assert self._history is not None
             for record in records:
-                line = json.dumps(record, default=_plain, allow_nan=True)
-                self._story.write(self._chain.seal(line) + "\n")
+                self._story.write(json.dumps(record, default=_plain, allow_nan=True) + "\n")
             for ended in records_of(RoundEnded, records):
                 self._append(history_row(ended))
                 self._outgrow(ended.row.round)

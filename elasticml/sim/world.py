@@ -49,7 +49,6 @@ class World:
     ) -> None:
         n_members = record.members.start
         chances = np.random.SeedSequence(options.seed).spawn(2)
-        # A run that is simulated from costs cannot be replayed.
         session = DriverSession(record, source, resumed, tells_chunks=options.costs is None)
         rng = np.random.default_rng(chances[0])
         self.environment = Environment(options, session, n_members, rng)

@@ -205,7 +205,7 @@ class CheckpointFailed(StoryRecord):
 
 # --- data and chunks --------------------------------------------------------------------------
 # ``chunks`` is a number where the record is for readers, and text with ranges of chunk ids
-# (``elasticml/protocol/chunk_ranges.py``) where it is for a replay.
+# (``elasticml/protocol/chunk_ranges.py``) where the whole set matters.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

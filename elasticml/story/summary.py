@@ -19,14 +19,6 @@ class MemberCounts(JsonFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorySeal(JsonFields):
-    """The length of the story and the digest of its last record."""
-
-    records: int
-    seal: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary(JsonFields):
     """The result of a run in numbers; a field is None if it is unknown."""
 
@@ -91,7 +83,6 @@ class RunSummary(JsonFields):
     run_dir: str | None = field(default=None, metadata=OPTIONAL)
     #: Of the run directory (``elasticml/jobs/run_directory.py``).
     format_version: int | None = field(default=None, metadata=OPTIONAL)
-    story: StorySeal | None = field(default=None, metadata=OPTIONAL)
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as the content of ``summary.json``."""

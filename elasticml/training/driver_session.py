@@ -65,7 +65,7 @@ class DriverSession:
     resumed : Checkpoint, optional
         The checkpoint from which to resume.
     tells_chunks : bool
-        Whether the story records the location of each chunk, which a replay needs.
+        Whether the story records the location of each chunk.
 
     Raises
     ------
@@ -128,7 +128,7 @@ class DriverSession:
             self.journal.write(now_s, self._job_resumed(self.resumed, begun))
 
     def record_message(self, message: ev.Event | cmd.Command, now_s: float) -> None:
-        """Record what a replay needs: where chunks were, and what the trainer was sent.
+        """Record where chunks were, and what the trainer was sent.
 
         Call it with every event before the event is handled, and with every command.
         """
@@ -433,8 +433,8 @@ def _warm_start_digest(record: JobRecord) -> str | None:
     return None if arrays is None else as_text(digest_of_arrays(arrays))
 
 
-# Records of chunk locations and of the trainer's input, which only a replay needs. Only changes are
-# recorded; a steady round has none.
+# Records of chunk locations and of the trainer's input. Only changes are recorded; a steady round
+# has none.
 
 
 def _block_read(event: ev.BlockRead) -> story.BlockRead | None:

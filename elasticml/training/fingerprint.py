@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import platform
 from functools import cache
-from typing import Any
 
 from elasticml.ids import VERSION
 
@@ -36,36 +35,7 @@ def cpu_class() -> str:
 
 def blas_threads() -> int:
     """Return the number of BLAS threads, on which the order of BLAS's additions depends."""
-    return int(
-        max((i["num_threads"] for i in _controller().select(user_api="blas").info()), default=1)
-    )
-
-
-class BlasThreadLimit:
-    """Set the number of BLAS threads; a change takes about 100 us.
-
-    A context manager that restores the former number on exit.
-    """
-
-    def __init__(self) -> None:
-        self._before = self._now = blas_threads()
-
-    def set(self, n_threads: int) -> None:
-        """Set the number of threads; free if it is already set."""
-        if n_threads != self._now:
-            self._now = n_threads
-            for library in _controller().select(user_api="blas").lib_controllers:
-                library.set_num_threads(n_threads)
-
-    def __enter__(self) -> BlasThreadLimit:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.set(self._before)
-
-
-@cache
-def _controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    libraries = ThreadpoolController().select(user_api="blas").info()
+    return max((library["num_threads"] for library in libraries), default=1)

@@ -17,7 +17,6 @@ from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.ids import ExchangeId
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, simulate
-from tests.replay_runs import bits, replayed
 from tests.sim.small_jobs import record
 
 K = 6
@@ -89,15 +88,6 @@ def test_losses_delay_it_and_change_nothing() -> None:
     result = play(world, mode="batch", passes=6)
     assert result.summary["lost"] >= 6
     np.testing.assert_allclose(result.arrays["centres"], plain.arrays["centres"], rtol=1e-12)
-
-
-def test_it_replays_from_its_story_bit_for_bit() -> None:
-    trace = [{"at": 0.3, "lose": 2, "away": 0.1}]
-    world = {"trace": trace, "start_s": 0.0, "compute_s": 1e-4}
-    result = play(world, mode="batch", passes=4, start="sample", warm_start=None)
-    assert result.summary["lost"] == 2
-    replay = replayed(result.story, SOURCE)
-    assert bits(replay.result_arrays()) == bits(result.arrays)
 
 
 def test_simu_parallel_sgd_is_a_job_without_messages() -> None:

@@ -18,7 +18,6 @@ from elasticml.errors import JobFailedError
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
 from elasticml.sim.virtual_worker import Worker
-from tests.replay_runs import bits, replayed
 from tests.sim.small_jobs import (
     column,
     exact_sums,
@@ -352,7 +351,6 @@ def test_of_members_that_have_no_links_to_others_the_sick_one_goes_once(monkeypa
     assert ended == [(member, "unreachable") for member in lost]
     contributors = records_of(result, "ExchangeEnded")[-1]["contributors"]
     assert contributors == hex(sum(1 << k for k in range(14) if everyone[k] not in lost))
-    assert bits(replayed(result.story, points()).result_arrays()) == bits(result.arrays)
 
 
 def test_a_slow_member_slows_all_and_is_not_declared_lost():
@@ -470,7 +468,6 @@ def test_a_poisson_job_ends_at_its_certified_gap_after_losses_and_returns(absent
     # The model of the round in which they vanish has its gap from the round before.
     absent_rounds = [row["gap"] for row in rows if row["objective_kind"] != "exact"]
     assert absent_rounds[1:] == [None] * (0 if absent == "reload" else 1)
-    assert bits(replayed(result.story, source).result_arrays()) == bits(result.arrays)
 
 
 def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():

@@ -3,7 +3,7 @@
 Every kernel releases the GIL and sums in float64 in an order that depends only on the chunk: the
 same chunk gives the same bits on any member, whatever else runs. Only :func:`dense_forward`
 and :func:`dense_product` let the compiler reassociate one row's sum (for SIMD); their bits are the
-same on one class of CPU, as the replay contract requires. A 1 MiB chunk takes well under 1 ms.
+same on one class of CPU, as reproducible runs require. A 1 MiB chunk takes well under 1 ms.
 
 Arrays are indexed by unsigned integers, which avoids a test for negative indices and saves a third
 of a sparse row's time. Indices are checked to be in ``[0, n_columns)`` once, when the chunk is

@@ -21,7 +21,7 @@ def record(algorithm: Any = KMEANS, **changes: Any) -> dict[str, Any]:
     return em.Job(algorithm, DATA, **changes).record("j", 2)
 
 
-def test_the_record_marks_the_job_as_asynchronous_and_not_replayable():
+def test_the_record_marks_the_job_as_asynchronous_and_not_deterministic():
     made = record(seed=7)
     settings = settings_from_record(job_record(made), n_blocks=1, needs_survey=False)
     assert made["deterministic"] is False

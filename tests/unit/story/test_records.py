@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elasticml.story.reader import parse_line, parse_story
+from elasticml.story.reader import parse_story
 from elasticml.story.records import (
     ChunksLoaded,
     DataLoaded,
@@ -29,16 +28,15 @@ from elasticml.story.records import (
     records_of,
 )
 from elasticml.story.summary import MemberCounts, summary_from_json
+from tests.sim.small_jobs import play
 
-FROZEN = Path(__file__).parents[2] / "frozen"
 
-
-@pytest.mark.parametrize("name", ["run_gradient", "run_cocoa"])
-def test_an_older_story_has_the_same_json(name: str) -> None:
-    story = json.loads((FROZEN / f"{name}.json").read_text())
-    again = [record.to_json() for record in records_from_json(story)]
-    assert [json.dumps(r) for r in again] == [json.dumps(r) for r in story]
-    assert not any(isinstance(record, UnknownRecord) for record in records_from_json(story))
+def test_the_records_of_a_run_have_the_same_json_when_they_are_read_again() -> None:
+    faults = [{"round": 2, "lose": 2, "how": "kill", "phase": "compute"}, {"round": 4, "return": 2}]
+    story = json.loads(json.dumps(list(play(faults=faults, stop={"rounds": 8}).story), default=str))
+    records = records_from_json(story)
+    assert [json.dumps(record.to_json()) for record in records] == [json.dumps(r) for r in story]
+    assert not any(isinstance(record, UnknownRecord) for record in records)
 
 
 def test_fields_are_in_the_order_of_their_declaration() -> None:
@@ -145,13 +143,10 @@ def test_invalid_lines_are_skipped_with_a_note() -> None:
     first, second = parse_story("\n".join(lines), notes)
     assert (first.t, second.t) == (1.0, 1.0)
     assert [note.split()[0] for note in notes] == ["The", "1"]
-    assert parse_line('{"event": "MemberSpare", "seal": "0123456789abcdef"}') == {
-        "event": "MemberSpare"
-    }
 
 
 def test_a_summary_has_its_own_parts() -> None:
     summary = summary_from_json({"rounds": 3, "members": {"start": 4, "min": 2, "end": None}})
     assert summary.members == MemberCounts(start=4, min=2, end=None)
-    assert (summary.rounds, summary.objective, summary.story) == (3, None, None)
+    assert (summary.rounds, summary.objective) == (3, None)
     assert summary_from_json({"members": [1], "rounds": None}).members is None

@@ -183,7 +183,7 @@ def test_the_arrays_of_another_module_are_refused():
 
 
 def test_a_row_says_how_many_samples_were_computed_on_cuda(monkeypatch):
-    """No two runs on CUDA have the same bits; replay must know that."""
+    """No two runs on CUDA have the same bits."""
     assert "on_cuda" not in world(2, batch=4).run(1).rows[0].extra
     monkeypatch.setattr(Network, "is_on_cuda", True)
     (row,) = world(2, batch=4, local_steps=2).run(1).rows
