@@ -28,6 +28,7 @@ from elasticml.data.readers.files import (
 from elasticml.data.readers.table_encoding import (
     MISSING,
     ColumnType,
+    are_dates,
     first_wrong,
     is_number,
     without_missing,
@@ -40,9 +41,6 @@ _DELIMITERS: Final = ",;\t|"
 _QUOTED: Final = re.compile(r'"[^"]*"')
 _NOT_BLANK: Final = re.compile(rb"\S")
 _BOOLEAN: Final = re.compile("true|false", re.IGNORECASE)
-_DATE: Final = re.compile(
-    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
-)
 #: Lines from which the types of the columns are first inferred.
 HEAD_LINES: Final = 1000
 #: Longest field, in characters.
@@ -305,9 +303,8 @@ def _type_of(fields: Sequence[str]) -> ColumnType:
     kinds: tuple[tuple[ColumnType, Callable[[str], object]], ...] = (
         ("number", is_number),
         ("boolean", _BOOLEAN.fullmatch),
-        ("date", _DATE.fullmatch),
     )
     for kind, matches in kinds:
         if all(matches(field) for field in fields):
             return kind
-    return "text"
+    return "date" if are_dates(fields) else "text"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import islice
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -40,6 +40,16 @@ _NUMBER: Final = re.compile(
 )
 
 ColumnType = Literal["number", "boolean", "text", "date"]
+_MONTH_FIRST: Final = r"(\d\d?)/(\d\d?)/(\d{4})"
+#: The ways to write a date, and how each becomes that of ISO 8601.
+_DATES: Final = {
+    r"(\d{4})[-/](\d\d?)[-/](\d\d?)": r"\1-\2-\3",
+    r"(\d\d?)\.(\d\d?)\.(\d{4})": r"\3-\2-\1",
+    _MONTH_FIRST: r"\3-\1-\2",
+}
+_TIME: Final = r"([ T]\d\d?:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
+#: Months, days and hours of one digit, in dates that begin with the year.
+_ONE_DIGIT: Final = (r"^(\d{4}-)(\d\b)", r"^(\d{4}-\d\d-)(\d\b)", r"^([\d-]{10}[ T])(\d:)")
 _KINDS: Final = ("number", "category", "hash", "date")
 Place = Callable[[int], str]
 F64 = NDArray[np.float64]
@@ -207,18 +217,16 @@ class ColumnEncoding:
             return [((~missed).astype(np.float64), np.maximum(codes, 0))]
         if self.kind == "hash":
             return [(np.ones(table.num_rows), self._buckets(table))]
-        found = (
-            [numbers(table, self.name, path, place, self.fill is not None)]
-            if self.kind == "number"
-            else date_parts(table, self.name, self.parts, path, place, self.fill is not None)
-        )
-        missing = np.isnan(found[0])
+        read = _days if self.kind == "date" else numbers
+        column = read(table, self.name, path, place, self.fill is not None)
+        missing = np.isnan(column)
         if missing.any():
             text = f"{{}} missing values of column {_shown(self.name)!r} became {self.fill:.6g}"
             counts[text] = counts.get(text, 0) + int(missing.sum())
+        filled = column if self.fill is None else np.where(missing, self.fill, column)
+        found = date_parts(filled, self.parts) if self.kind == "date" else [filled]
         entries: list[tuple[F64, NDArray[np.int64] | int]] = [
-            (one if self.fill is None else np.where(missing, self.fill, one), at)
-            for at, one in enumerate(found)
+            (one, at) for at, one in enumerate(found)
         ]
         if self.indicator:
             entries.append((missing.astype(np.float64), len(found)))
@@ -305,7 +313,9 @@ class TableEncoder:
 
     def names(self, most: int | None = None) -> list[str]:
         """Return the names of the encoded columns, or of the first ``most`` of them."""
-        return list(islice((name for column in self.columns for name in column.names()), most))
+        return list(
+            itertools.islice((name for column in self.columns for name in column.names()), most)
+        )
 
     def vocabularies(self) -> dict[str, list[str]]:
         """Return the values of the categorical columns, the label's included."""
@@ -544,6 +554,21 @@ def survey_table(
     return surveys
 
 
+def _survey_dates(name: str, texts: ColumnSurvey, path: str) -> ColumnSurvey:
+    """Return the statistics of dates whose texts were counted."""
+    column = pyarrow.table({name: list(texts.values)})
+    days = _days(column, name, path, lambda row: f"value {row}", False)
+    ordered = sorted(zip(days.tolist(), texts.values.values(), strict=True))
+    return replace(
+        survey_numbers([days]),
+        rows=texts.rows,
+        missing=texts.missing,
+        total=sum(day * n for day, n in ordered),
+        points=tuple(ordered),
+        values={},
+    )
+
+
 def columns_of_survey(spec: TableSpec, columns: TableColumns) -> tuple[str, ...]:
     """Return the columns that :func:`survey_table` reads."""
     if spec.missing not in ("mean", "median"):
@@ -572,6 +597,10 @@ def fit_encoder(
     """
     notes: list[str] = []
     cells = cells or {}
+    texts = [n for n in columns.features if n in columns.categorical and n not in columns.listed]
+    dates = [n for n in texts if surveys[n].values and are_dates(surveys[n].values)]
+    columns = replace(columns, types={**columns.types, **dict.fromkeys(dates, "date")})
+    surveys = {**surveys, **{n: _survey_dates(n, surveys[n], path) for n in dates}}
     found = [n for n in columns.features if columns.types[n] == "text" and n not in columns.listed]
     if found:
         shown = [f"{n!r} ({cells[n]})" if n in cells else repr(n) for n in found[:10]]
@@ -751,49 +780,61 @@ def as_texts(column: Any) -> Any:
     return column.cast(pyarrow.string())
 
 
-def date_parts(
-    table: Any, name: str, parts: Sequence[str], path: str, place: Place, accepts_missing: bool
-) -> list[F64]:
-    """Return the numbers that represent a column of dates, each (n,); missing dates are NaN.
+def date_parts(days: F64, parts: Sequence[str]) -> list[F64]:
+    """Return the numbers that represent dates, each (n,).
 
     Days count from 1970-01-01, UTC; weekdays from Monday, which is 0; hours are fractions.
     """
-    days = _days(table, name, path, place, accepts_missing)
-    present = np.where(np.isnan(days), 0.0, days)
-    stamps = pyarrow.array((present * _DAY_US).round().astype(np.int64), pyarrow.timestamp("us"))
+    stamps = pyarrow.array((days * _DAY_US).round().astype(np.int64), pyarrow.timestamp("us"))
     calendar = {
         "year": pyarrow.compute.year,
         "month": pyarrow.compute.month,
         "day": pyarrow.compute.day,
         "weekday": pyarrow.compute.day_of_week,
     }
-    found = []
-    for part in parts:
-        if part == "days":
-            found.append(days)
-            continue
-        some = (
-            (present % 1.0) * 24.0
-            if part == "hour"
-            else calendar[part](stamps).to_numpy().astype(np.float64)
-        )
-        found.append(np.where(np.isnan(days), np.nan, some))
-    return found
+    found = {"days": days, "hour": (days % 1.0) * 24.0}
+    return [
+        found[part] if part in found else calendar[part](stamps).to_numpy().astype(np.float64)
+        for part in parts
+    ]
+
+
+def are_dates(texts: Iterable[str]) -> bool:
+    """Whether texts are dates, all written in one way.
+
+    ``1/2/2013`` counts only if another text shows that the month is first.
+    """
+    for order in _DATES:
+        date = re.compile(order + _TIME)
+        if all(date.fullmatch(text) for text in texts):
+            return order != _MONTH_FIRST or any(int(text.split("/")[1]) > 12 for text in texts)
+    return False
+
+
+def _iso(column: Any) -> Any:
+    """Return texts of dates as ISO 8601 writes them."""
+    for order, iso in _DATES.items():
+        column = pyarrow.compute.replace_substring_regex(column, f"^{order}", iso)
+    for one in _ONE_DIGIT:
+        column = pyarrow.compute.replace_substring_regex(column, one, r"\10\2")
+    return column
 
 
 def _days(table: Any, name: str, path: str, place: Place, accepts_missing: bool) -> F64:
     column = table.column(name)
     if type_of_arrow(column.type) == "text":
         column = column.cast(pyarrow.string())
-        try:
-            column = column.cast(pyarrow.timestamp("us"))
-        except pyarrow.ArrowInvalid:
+        kinds = (pyarrow.timestamp("us"), pyarrow.timestamp("us", "UTC"))
+        for as_iso, kind in itertools.product((False, True), kinds):
             try:
-                column = column.cast(pyarrow.timestamp("us", "UTC"))
+                column = (_iso(column) if as_iso else column).cast(kind)
+                break
             except pyarrow.ArrowInvalid:
-                kinds = (pyarrow.timestamp("us"), pyarrow.timestamp("us", "UTC"))
-                row, value = max(first_wrong(column, kind) for kind in kinds)
-                raise wrong_cell(path, place(row), name, value, "a date as 2013-01-31") from None
+                continue
+        else:
+            row = max(first_wrong(_iso(column), kind)[0] for kind in kinds)
+            value = column[row].as_py()
+            raise wrong_cell(path, place(row), name, value, "a date as 2013-01-31")
     elif type_of_arrow(column.type) != "date" and not pyarrow.types.is_null(column.type):
         raise DataError(
             f"column {name!r} of {path} holds {column.type}, wanted dates", path=path, column=name

@@ -615,7 +615,9 @@ def read_csv(
         Columns to encode as one-hot at their position, with values sorted, besides those that hold
         text. May include the label, whose values become 0, 1, ... in sorted order. A column holds
         numbers if all its cells in all rows are numbers or missing, else text; it may also hold
-        ``true`` and ``false`` alone, or dates such as ``2013-01-31`` or ``2013-01-31T05:15:00Z``.
+        ``true`` and ``false`` alone, or dates such as ``2013-01-31``,
+        ``2013-01-31T05:15:00Z``, ``2013/1/31`` or ``31.1.2013``; ``1/31/2013`` where a day above 12
+        shows that the month is first.
         The result's notes name the first text of each column.
     numeric : sequence of str or int
         Columns in which text is an error, which names its line; it does not make them categories.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as csv_reader
 import pyarrow.parquet as pq
@@ -288,12 +289,42 @@ def test_types_are_inferred_and_missing_values_are_imputed(tmp_path: Path) -> No
         [1, 0, 0, day, 1, 1, 1],
         [0, 1, 0, day + 1, 2, 4.75, 0],
         [0, 0, 1, day + 4, 5, 4, 1],
-        [0, 1, 0, mean_day, mean_day, 7, 0],
+        [0, 1, 0, mean_day, 3, 7, 0],
     ]
     assert chunks[0].labels.tolist() == [0, 1, 1, 0]
     assert ready.encoder.classes == ("no", "yes")
     assert "1 rows without a label in column 'late' were skipped" in summary.notes
     assert "1 missing values of column 'delay' became 4.75" in summary.notes
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        ["2013-01-01", "2013-01-02", "2013-01-13"],
+        ["2013/1/1", "2013/1/2", "2013/01/13"],
+        ["1.1.2013", "02.01.2013", "13.1.2013"],
+        ["1/1/2013", "1/2/2013", "01/13/2013"],
+        ["2013/1/1 0:00", "2013/1/2 00:00", "2013/01/13 00:00:00"],
+    ],
+)
+def test_dates_are_read_as_people_write_them(tmp_path: Path, dates: list[str]) -> None:
+    frame = pd.DataFrame({"when": [*dates, None], "late": [0, 1, 0, 1]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    for read in (read_csv, read_parquet):
+        data = survey_all(read(str(tmp_path / f"a.{read.__name__[5:]}"), "late", missing="mean"))
+        assert data.encoder is not None
+        assert data.encoder.names() == ["when.days"]
+        days = array(data.read(0, None, 1)[0])
+        assert days[:, 0].tolist() == [15706, 15707, 15718, pytest.approx(47131 / 3)]
+
+
+@pytest.mark.parametrize("dates", [["1/2/2013", "3/4/2013"], ["13/1/2013", "1/2/2013"], ["5", "x"]])
+def test_text_that_is_no_date_for_sure_is_a_category(tmp_path: Path, dates: list[str]) -> None:
+    path = write(tmp_path / "a.csv", "when,late\n" + "".join(f"{d},1\n" for d in dates))
+    encoder = survey_all(read_csv(path, "late")).encoder
+    assert encoder is not None
+    assert encoder.names() == [f"when={d}" for d in sorted(dates)]
 
 
 def test_a_table_is_encoded_alike_as_csv_and_parquet(tmp_path: Path) -> None:
