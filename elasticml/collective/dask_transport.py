@@ -355,7 +355,7 @@ def _link_over(comm: Any, kind: str, hello: Mapping[str, Any]) -> PlainLink:
         # Replaces the comm's own callback; ``close`` aborts the comm in its place.
         comm.stream.set_close_callback(link.close)
         return link
-    return SocketLink(comm, hello, pieces)
+    return SocketLink.of_comm(comm, hello, pieces)
 
 
 def _is_far(comm: Any) -> bool:

@@ -165,24 +165,37 @@ JOINED_BYTES_MAX: Final = 4096
 class SocketLink:
     """Frames over a TCP socket; see ``transport.Link``.
 
-    The peer must not send while this is constructed: bytes read by tornado before are lost.
+    Parameters
+    ----------
+    sock : socket
+        Connected, non-blocking, and owned by this link.
+    peer : str
+        The other end's address.
+    hello : mapping
+        The first message on the link.
+    piece_bytes : int, optional
+        Length of the pieces of a long vector; None if vectors are sent whole.
+    unsent_bytes : callable (int), optional
+        Returns the bytes that the kernel has not sent on a descriptor.
     """
 
-    def __init__(self, comm: Any, hello: Mapping[str, Any], piece_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        hello: Mapping[str, Any],
+        piece_bytes: int | None = None,
+        unsent_bytes: Callable[[int], int] = unsent_socket_bytes,
+    ) -> None:
         self.hello = hello
-        self.peer: str = comm.peer_address
+        self.peer = peer
         self.piece_bytes = piece_bytes
         self.sent_bytes = 0
         #: Set when the link is closed from either end.
         self.closed = asyncio.Event()
-        # Without this reference the comm is garbage-collected and closes its stream.
-        self._comm = comm
-        # A server that shuts down closes its comms, and thereby the link.
-        comm.stream.set_close_callback(self.close)
-        comm.stream.io_loop.remove_handler(comm.stream.fileno())
-        # Taken from the stream, so that it does not close it while the event loop watches it.
-        self._socket = socket.socket(fileno=comm.stream.socket.detach())
-        self._socket.setblocking(False)
+        self._comm: Any = None
+        self._socket = sock
+        self._unsent_bytes = unsent_bytes
         self._loop = asyncio.get_running_loop()
         self._unsent: list[memoryview] = []
         self._room: asyncio.Future[None] | None = None
@@ -192,6 +205,25 @@ class SocketLink:
         self._allocate: Allocate | None = None
         self._on_frame: Callable[[Frame], None] | None = None
         self._ended: asyncio.Future[Any] | None = None
+
+    @classmethod
+    def of_comm(
+        cls, comm: Any, hello: Mapping[str, Any], piece_bytes: int | None = None
+    ) -> SocketLink:
+        """Take over the socket of a Dask comm.
+
+        The peer must not send meanwhile: bytes that tornado has read are lost.
+        """
+        comm.stream.io_loop.remove_handler(comm.stream.fileno())
+        # Taken from the stream, so that it does not close it while the event loop watches it.
+        sock = socket.socket(fileno=comm.stream.socket.detach())
+        sock.setblocking(False)
+        link = cls(sock, comm.peer_address, hello, piece_bytes)
+        # Without this reference the comm is garbage-collected and closes its stream.
+        link._comm = comm
+        # A server that shuts down closes its comms, and thereby the link.
+        comm.stream.set_close_callback(link.close)
+        return link
 
     @property
     def direct(self) -> SocketLink:
@@ -208,9 +240,8 @@ class SocketLink:
         """Bytes queued here or in the kernel that have not been sent yet."""
         if self.closed.is_set():
             return 0
-        return sum(part.nbytes for part in self._unsent) + unsent_socket_bytes(
-            self._socket.fileno()
-        )
+        queued = sum(part.nbytes for part in self._unsent)
+        return queued + self._unsent_bytes(self._socket.fileno())
 
     async def send(self, frame: Frame) -> None:
         """Write a frame; return when the kernel has accepted all of it.
@@ -401,7 +432,8 @@ class SocketLink:
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        self._comm.abort()
+        if self._comm is not None:
+            self._comm.abort()
         self._on_frame = None
         for waiting in (self._ended, self._room):
             if waiting is not None and not waiting.done():

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, Final
 
@@ -196,6 +196,12 @@ class DriverContext:
     claim: AttemptClaim | None = None
     #: Whether members ask the scheduler for objects of the user that they cannot import.
     has_objects: bool = False
+    #: Settings of the machine that are not those of the record.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether the story has the chunks' digests: without them a run cannot be replayed.
+    tells_chunks: bool = True
+    #: The job's secret, which its members show each other.
+    key: str = field(default_factory=lambda: token_hex(16))
 
 
 #: Most of a worker's memory limit that its process should take.
@@ -237,11 +243,10 @@ class DriverAgent(JobDriver):
         self.record = record
         self.job = record.job
         self._blocks = BlockRegistry({}, ()) if blocks is None else blocks
-        session = DriverSession(record, source, resumed)
-        settings = replace(
-            settings_from_record(record, len(source.blocks()), session.source.needs_survey),
-            warms_up=warms_up(record.algorithm_name),
-        )
+        session = DriverSession(record, source, resumed, tells_chunks=context.tells_chunks)
+        settings = settings_from_record(record, len(source.blocks()), session.source.needs_survey)
+        warms = warms_up(record.algorithm_name)
+        settings = replace(settings, **{"warms_up": warms, **context.settings})
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
         super().__init__(session, machine)
@@ -256,7 +261,7 @@ class DriverAgent(JobDriver):
         links = hello_of(record.collective)
         transport = limited(context.transport, links, context.clock)
         self._buffers = Buffers(transport.lendable)
-        hello = {"job": record.job, "key": token_hex(16), "kind": "driver", **links}
+        hello = {"job": record.job, "key": context.key, "kind": "driver", **links}
         hello |= {"memory_limit": record.memory_limit, "has_objects": context.has_objects}
         self._links = DriverLinks(
             transport,
@@ -281,19 +286,24 @@ class DriverAgent(JobDriver):
         self._computations: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steps = TrainerSteps(self, self._buffers, context.runner, self._spawn)
-        self._checkpoints: Checkpointer | None = None
         if resumed is not None:
             restore(machine, resumed.resume_point.machine, resumed.progress)
-        if record.checkpoint is not None and context.io_runner is not None:
-            self._checkpoints = Checkpointer(
-                record.checkpoint.every_s,
-                self.driver_session,
-                machine,
-                claim=context.claim or AttemptClaim(record.job, record.checkpoint),
-                runner=context.io_runner,
-                spawn=self._spawn,
-                write=self._append,
-            )
+        self._checkpoints = self._checkpointer(context)
+
+    def _checkpointer(self, context: DriverContext) -> Checkpointer | None:
+        checkpoint = self.record.checkpoint
+        if checkpoint is None or context.io_runner is None:
+            return None
+        return Checkpointer(
+            checkpoint.every_s,
+            self.driver_session,
+            self.machine,
+            claim=context.claim or AttemptClaim(self.job, checkpoint),
+            runner=context.io_runner,
+            spawn=self._spawn,
+            write=self._append,
+            clock=context.clock,
+        )
 
     @property
     def journal(self) -> Journal:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.algorithms.base import Parallel
 from elasticml.collective.precise_sleep import precise_sleep
 from elasticml.collective.transport import Transport
+from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext
 from elasticml.runtime.executors import Runner
 from elasticml.runtime.fault_injection import FaultSlowdown
 from elasticml.runtime.numa import node_cores
@@ -44,3 +46,5 @@ class WorkerContext:
     pause: Callable[[float], Awaitable[None]] = precise_sleep
     #: Artificial slowdown for tests and studies; by default none.
     slowness: FaultSlowdown = field(default_factory=FaultSlowdown)
+    #: Makes the training loop of a member of an asynchronous job.
+    make_loop: Callable[[WorkerLoop, LoopContext], AsyncLoop] = AsyncLoop

@@ -48,6 +48,8 @@ class SendQueue:
         #: Written by the network's thread only: states that have left this host or were dropped.
         self._done = 0
         self._room = threading.Event()
+        #: Called when a place is free.
+        self.freed = self._room.set
 
     @property
     def fill(self) -> float:
@@ -85,7 +87,7 @@ class SendQueue:
     def done(self) -> None:
         """Free a place; called by the network's thread."""
         self._done += 1
-        self._room.set()
+        self.freed()
 
 
 #: Open links to peers, and seconds after which one of them may be replaced: with more members than

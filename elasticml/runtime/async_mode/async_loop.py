@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from elasticml.algorithms.async_sgd.base import Mailbox
@@ -24,6 +25,17 @@ from elasticml.training.message_codec import Shapes, pack_message
 
 #: Longest wait for room in the send queue before requests are served.
 WAIT_S = 0.02
+
+
+class Pause(Enum):
+    """Where a loop may pause."""
+
+    #: A mini-batch has been computed.
+    BATCH = auto()
+    #: Only a request can make the loop continue.
+    REQUEST = auto()
+    #: The send queue is full.
+    ROOM = auto()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +75,8 @@ class AsyncLoop:
         self._stops = False
         self._began_s = context.clock()
         self._has_reported_end = False
+        #: Examples of the last mini-batch.
+        self.examples = 0
         #: The thread serves no more requests.
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="em-async-loop", daemon=True)
@@ -75,21 +89,24 @@ class AsyncLoop:
         """Run an action between two mini-batches, in the order of requests."""
         future: Future[Any] = Future()
         self._requests.append((future, action))
-        self._wake.set()
+        self.wake()
         if self._is_over:
             self._refuse()
         return future
 
+    def wake(self) -> None:
+        """Let a loop that pauses look at its requests."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Make no further step; serve requests until ``end``."""
         self._stops = True
-        self._wake.set()
+        self.wake()
 
     def end(self) -> None:
         """End the thread after the current mini-batch."""
         self.stop()
-        self._requests.append((Future(), _leave))
-        self._wake.set()
+        self.request(_leave)
 
     def join(self) -> None:
         """Wait for the thread's end, at most for the rest of a mini-batch."""
@@ -98,35 +115,45 @@ class AsyncLoop:
     # --- in the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
+        for pause in self.turns():
+            if pause is Pause.REQUEST:
+                self._wake.wait()
+                self._wake.clear()
+            elif pause is Pause.ROOM:
+                self._context.send_queue.wait(WAIT_S)
+
+    def turns(self) -> Iterator[Pause]:
+        """Serve requests and make mini-batches until the end; yield at each pause."""
         try:
             while True:
                 self._serve()
                 if self._stops or not self._worker.is_due():
                     self._report_end()
-                    self._wait()
+                    yield Pause.REQUEST
                 else:
-                    self._step()
-        except _Left:
+                    yield from self._step()
+        except (_Left, GeneratorExit):
             pass
         except BaseException as error:  # of user code: an ended thread reports nothing
             self._context.on_error(error)
         self._is_over = True
         self._refuse()
 
-    def _step(self) -> None:
+    def _step(self) -> Iterator[Pause]:
         worker, context = self._worker, self._context
         self._has_reported_end = False
         began_cpu_s = time.thread_time()
-        worker.step()
+        self.examples = worker.step()
+        yield Pause.BATCH
         worker.merge(context.mailbox.take())
         context.slowness.add(time.thread_time() - began_cpu_s, context.parallel)
         fill = context.send_queue.fill
         if context.sends():
-            self._post()
+            yield from self._post()
             # Without peers the queue is always empty: its fill carries no information then.
             worker.adapt(fill, context.clock() - self._began_s)
 
-    def _post(self) -> None:
+    def _post(self) -> Iterator[Pause]:
         worker, send_queue = self._worker, self._context.send_queue
         if not send_queue.has_room():
             if self._context.newest:
@@ -135,7 +162,7 @@ class AsyncLoop:
                 return
             began_s = self._context.clock()
             while not send_queue.has_room() and not self._stops:
-                send_queue.wait(WAIT_S)
+                yield Pause.ROOM
                 self._serve()
             worker.counts["stalled_s"] += self._context.clock() - began_s
             if self._stops:
@@ -161,11 +188,6 @@ class AsyncLoop:
         if not self._stops and not self._has_reported_end and self._worker.has_ended():
             self._has_reported_end = True
             self._context.on_ended()
-
-    def _wait(self) -> None:
-        # Only a request can make an idle loop continue.
-        self._wake.wait()
-        self._wake.clear()
 
     def _refuse(self) -> None:
         """Fail the requests that no thread will serve."""

@@ -23,7 +23,7 @@ from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Peers
 from elasticml.runtime.async_mode.async_gossip import AsyncGossip, SendQueue
-from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext
+from elasticml.runtime.async_mode.async_loop import LoopContext
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.training.array_buffers import Vector
 from elasticml.training.message_codec import pack_message
@@ -82,7 +82,7 @@ class AsyncMember:
         send_queue = SendQueue(plan.queue, lambda: self._later(self._gossip.pump))
         self._gossip.send_queue = send_queue
         ended = ev.LoopEnded(cause=f"member {me}", member=me)
-        self._loop = AsyncLoop(
+        self._loop = context.make_loop(
             WorkerLoop(plan, seed=seed, slot=me.slot),
             LoopContext(
                 mailbox=self.mailbox,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,6 +84,8 @@ class Checkpointer:
         Starts a coroutine on the event loop.
     write : callable (StoryRecord)
         Appends a record to the story.
+    clock : callable
+        Seconds, monotonic.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Checkpointer:
         runner: Runner,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         write: Callable[[StoryRecord], None],
+        clock: Callable[[], float],
     ) -> None:
         self.place = claim.place
         self._claim = claim
@@ -106,6 +108,7 @@ class Checkpointer:
         self._runner = runner
         self._spawn = spawn
         self._append = write
+        self._clock = clock
         self._latest: ResumePoint | None = None
         #: The last resume point that was written, or tried.
         self._written: ResumePoint | None = None
@@ -246,7 +249,7 @@ class Checkpointer:
         )
 
     async def _write(self, task: Task) -> None:
-        began_s = time.perf_counter()
+        began_s = self._clock()
         try:
             number, nbytes = await self._runner.run(self._write_task, task)
         except Exception as error:
@@ -258,7 +261,7 @@ class Checkpointer:
                 round=task.resume_point.round,
                 checkpoint=number,
                 bytes=nbytes,
-                seconds=round(time.perf_counter() - began_s, 6),
+                seconds=round(self._clock() - began_s, 6),
             )
             if not self._is_over:
                 self._append(written)
