@@ -259,8 +259,6 @@ class Algorithm:
     forms: Callable[[Mapping[str, Any], Mapping[str, Any]], int] = lambda settings, data: 1
     #: Bytes that members keep of each row besides bodies; in files if bodies are there.
     row_bytes: int = 0
-    #: The solver reads bodies through :func:`elasticml.data.out_of_core.stream_chunks` only.
-    streams: bool = False
     #: (settings, facts, arrays of the model, chunk) -> predictions (n,): margins of two classes,
     #: or numbers in regression; (n, classes): scores of several classes.
     predict: Callable[..., NDArray[Any]] | None = None

@@ -22,7 +22,6 @@ def _batch_gradient() -> Algorithm:
         solver=solver.BatchGradientSolver,
         column_bytes=trainer.column_bytes,
         row_bytes=40,
-        streams=True,
     )
 
 
@@ -35,7 +34,6 @@ def _cocoa() -> Algorithm:
         solver=solver.make_solver,
         forms=scaled_chunks.forms,
         row_bytes=40,
-        streams=True,
     )
 
 
@@ -123,20 +121,16 @@ def column_bytes(section: Mapping[str, Any]) -> int:
     return _ALGORITHMS[name]().column_bytes(section) if name in _ALGORITHMS else 0
 
 
-def memory_use(section: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, int | bool]:
-    """Return ``forms``, ``row_bytes`` and ``streams`` of an algorithm, for a job's sections.
+def memory_use(section: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, int]:
+    """Return ``forms`` and ``row_bytes`` of an algorithm, for a job's sections.
 
-    One form and no streams for an algorithm at an import path, which is not imported.
+    One form for an algorithm at an import path, which is not imported.
     """
     name = str(section.get("name"))
     if name not in _ALGORITHMS:
-        return {"forms": 1, "row_bytes": 0, "streams": False}
+        return {"forms": 1, "row_bytes": 0}
     algorithm = _ALGORITHMS[name]()
-    return {
-        "forms": algorithm.forms(section, data),
-        "row_bytes": algorithm.row_bytes,
-        "streams": algorithm.streams,
-    }
+    return {"forms": algorithm.forms(section, data), "row_bytes": algorithm.row_bytes}
 
 
 def _imported(path: str) -> Algorithm:

@@ -32,12 +32,9 @@ Examples:
     elasticml convert test.csv test.chunks --set label=y --like train.chunks
     elasticml convert job.yaml train.chunks --set dtype=float32
     elasticml convert points.txt points.chunks --format svmlight --chunk-size "256 KiB"
-    elasticml convert train.svm.gz train.chunks --compress zstd
 
 With --like, test data get the columns and categories of the converted training data. A job reads
 the converted data only: convert them again when the source changes.
-
-Compressed chunks are for slow disks: they are decompressed at each read, in threads of their own.
 """
 
 
@@ -49,13 +46,6 @@ Compressed chunks are for slow disks: they are decompressed at each read, in thr
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the reader."
 )
 @click.option("--chunk-size", default="1 MiB", show_default=True, help="Largest size of a chunk.")
-@click.option("--compress", type=click.Choice(["zstd"]), help="Compress the chunks.")
-@click.option(
-    "--level",
-    type=int,
-    help="Compression level, -7 to 19: from 1 on files are smaller and decompress half as fast."
-    "  [default: -3]",
-)
 @click.option(
     "--like", type=click.Path(path_type=str), help="The converted training data, for test data."
 )
@@ -67,24 +57,17 @@ def convert(
     kind: str | None,
     settings: tuple[str, ...],
     chunk_size: str,
-    compress: str | None,
-    level: int | None,
     like: str | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
     """Convert data."""
     from elasticml.cli.submit_flow import INTERRUPTED
-    from elasticml.data.chunks.compressed_body import LEVEL
     from elasticml.data.readers.convert import compute_stats
     from elasticml.data.readers.convert import convert as write
     from elasticml.data.readers.converted import read_converted
     from elasticml.jobs.job_validation import parse_chunk_size
 
-    if level is not None and compress is None:
-        raise click.UsageError("--level applies to compressed chunks: give --compress zstd as well")
-    if compress is not None and level is None:
-        level = LEVEL
     data = _source(source, kind, settings)
     size = parse_chunk_size(chunk_size)
     facts = None if like is None else compute_stats(read_converted(like))
@@ -92,7 +75,7 @@ def convert(
     progress = _Progress()
     chunking = {} if size is None else {"chunk_bytes": size}
     try:
-        made = write(data, dest, level=level, like=facts, on_progress=progress, **chunking)
+        made = write(data, dest, like=facts, on_progress=progress, **chunking)
     except KeyboardInterrupt:
         click.echo("elasticml: interrupted; nothing was written", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
@@ -103,13 +86,10 @@ def convert(
             "rows": progress.rows,
             "bytes": progress.nbytes,
             "seconds": seconds,
-            "stored_bytes": progress.stored_bytes,
         }
         click.echo(json.dumps({**summary, "blocks": len(made.blocks())}))
         return
     size_text = _mib(progress.nbytes)
-    if level is not None:
-        size_text += f" compressed to {_mib(progress.stored_bytes)}"
     click.echo(f"converted   {progress.rows} examples, {size_text}, {seconds:.1f} s")
     click.echo(f"data        {{format: chunks, path: {made.path}}}")
 
@@ -148,12 +128,10 @@ class _Progress:
     def __init__(self) -> None:
         self.rows = 0
         self.nbytes = 0
-        self.stored_bytes = 0
         self._began_s = self._printed_s = time.monotonic()
 
     def __call__(self, written: ConversionProgress) -> None:
         self.rows, self.nbytes = written.rows, written.nbytes
-        self.stored_bytes = written.stored_bytes
         now_s = time.monotonic()
         if now_s - self._printed_s < PAUSE_S:
             return

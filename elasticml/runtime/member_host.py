@@ -104,9 +104,7 @@ class MemberHost:
             limits = self._limits.at_most(link.hello.get("memory_limit"))
             hello = link.hello
             store = self._stores[job] = limits.store(
-                hello.get("forms", 1),
-                hello.get("row_bytes", 0),
-                streams=hello.get("streams", False),
+                hello.get("forms", 1), hello.get("row_bytes", 0)
             )
         base = self._context
         transport = limited(base.transport, link.hello, base.clock, base.pause)

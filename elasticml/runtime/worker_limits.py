@@ -57,7 +57,7 @@ class WorkerLimits:
             process_bytes=limit_bytes if limits[1] is None else min(limit_bytes, limits[1]),
         )
 
-    def store(self, forms: int = 1, row_bytes: int = 0, *, streams: bool = True) -> ChunkStore:
+    def store(self, forms: int = 1, row_bytes: int = 0) -> ChunkStore:
         """Make the store of a job.
 
         Parameters
@@ -66,15 +66,13 @@ class WorkerLimits:
             Of each body: as many times as much memory and disk is taken for it in the end.
         row_bytes : int
             Bytes that the solver keeps of each row besides.
-        streams : bool
-            See :class:`elasticml.data.out_of_core.OutOfCoreStore`.
         """
         if self.process_bytes is None or self.folder is None:
             return ChunkStore(self.bodies_bytes)
         bodies = None if self.bodies_bytes is None else self.bodies_bytes // forms
         return ChunkStore(
             bodies,
-            OutOfCoreStore(self.process_bytes, self.folder, streams=streams),
+            OutOfCoreStore(self.process_bytes, self.folder),
             forms,
             row_bytes,
         )

@@ -392,14 +392,14 @@ def write_tar(folder: Path, name: str) -> None:
             archive.addfile(info, io.BytesIO(content))
 
 
-def write_chunks(folder: Path, level: int | None, kind: str) -> None:
+def write_chunks(folder: Path, kind: str) -> None:
     if kind == "sequences":
         (folder / "a.tsv").write_bytes(tsv_text())
         source: Any = read_sequences(str(folder / "a.tsv"))
     else:
         (folder / "a.svm").write_bytes(svmlight_text())
         source = read_svmlight(str(folder / "a.svm"))
-    convert(source, folder / "out", chunk_bytes=2048, level=level)
+    convert(source, folder / "out", chunk_bytes=2048)
 
 
 def block_of(folder: Path) -> str:
@@ -680,13 +680,9 @@ def cases() -> dict[str, Case]:
             [name],
             source_reader(read_images, name),
         )
-    for key, level, kind in (
-        ("chunks", None, "rows"),
-        ("chunks-packed", -3, "rows"),
-        ("chunks-letters", None, "sequences"),
-    ):
+    for key, kind in (("chunks", "rows"), ("chunks-letters", "sequences")):
         made[key] = Case(
-            lambda folder, level=level, kind=kind: write_chunks(folder, level, kind),
+            lambda folder, kind=kind: write_chunks(folder, kind),
             ["", "out/chunks.json"],
             read_chunks_folder,
             forge_chunks,

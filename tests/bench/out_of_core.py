@@ -8,9 +8,9 @@ with RCV1's shape, 14.2 million rows:
 
     python tests/bench/out_of_core.py --make 14200000 DATA
 
-and with Criteo's, compressed:
+and with Criteo's:
 
-    python tests/bench/out_of_core.py --make 6000000 --shape criteo --level -3 DATA
+    python tests/bench/out_of_core.py --make 6000000 --shape criteo DATA
 
 In one process, with the member's own store and solver: compute: CoCoA's pass over half a limit of
 chunks in memory, scaled to all bytes, in the first pass and later; read: all bodies fetched in
@@ -189,7 +189,6 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--make", type=int, metavar="ROWS")
     parser.add_argument("--shape", default="rcv1")
-    parser.add_argument("--level", type=int)
     parser.add_argument("--limit", default="1 GiB")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -197,7 +196,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.make:
         rows = synthetic(options.shape, options.make, seed=1, dtype="float32")
-        convert(rows, options.data, level=options.level)
+        convert(rows, options.data)
         return
     with throttled(options.data, None if not options.throttle else parse_size(options.throttle)):
         measure(options)

@@ -89,7 +89,7 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: ChunkC
 
 
 def locate_body(table: NDArray[np.int64], number: int, chunk: Chunk) -> None:
-    """Write the addresses of a chunk's body: once, or after each load if the body is evicted."""
+    """Write the addresses of a chunk's body."""
     is_sequence = chunk.layout.kind == "sequence"
     table[number, INDPTR] = address(chunk.indptr)
     table[number, INDICES] = address(chunk.indices)

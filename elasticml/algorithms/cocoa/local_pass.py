@@ -334,7 +334,7 @@ class LocalSolver:
     def _measure(self, number: int) -> None:
         """Store the addresses of a loaded body, and compute its rows' squared norms once."""
         piece = self._pieces[number]
-        if piece.chunk.is_compressed or not self._table[number, chunk_pointers.VALUES]:
+        if not self._table[number, chunk_pointers.VALUES]:
             chunk_pointers.locate_body(self._table, number, piece.chunk)
         cached = self._caches[piece.chunk.id, piece.chunk.content_id]
         if not cached.is_measured:
@@ -534,9 +534,7 @@ class LocalSolver:
         if store_of(chunks) is not None:
             filled = filled[:1]
             for number in filled:
-                chunks[number].load(pin=True)
                 self._measure(number)
-                chunks[number].unpin()
                 release([chunks[number]])
         keys = [(chunks[k].id, chunks[k].content_id) for k in filled]
         total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)

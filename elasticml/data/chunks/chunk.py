@@ -6,7 +6,6 @@ state (per-example quantities of an algorithm) is versioned and belongs to the o
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -27,16 +26,12 @@ from elasticml.data.chunks.body import Kind as Kind
 from elasticml.data.chunks.body import Layout as Layout
 from elasticml.data.chunks.body import layout_from_json as layout_from_json
 from elasticml.data.chunks.lazy_body import LazyBody
-from elasticml.data.out_of_core.buffer_pool import BufferPool
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId, ChunkInfo, is_validation
 
 
 class BodyStore(Protocol):
     """What a chunk needs of the out-of-core store that its body is in."""
-
-    #: Buffers for decompressed bodies.
-    pool: BufferPool
 
     def add_form(self, form: Chunk) -> Chunk:
         """Add a derived form of a chunk, under the same id."""
@@ -66,7 +61,7 @@ class Chunk:
     out_of_core : BodyStore or None
         The out-of-core store of a mapped chunk, if not all chunks fit into memory.
     lazy_body : LazyBody or None
-        The lazy body, which is loaded when one of its arrays is accessed; None for a plain body.
+        A body that is verified when one of its arrays is accessed; None for a verified one.
     """
 
     __slots__ = (
@@ -100,14 +95,13 @@ class Chunk:
 
     @staticmethod
     def from_lazy_body(id: ChunkId, lazy_body: LazyBody) -> Chunk:
-        """Return a chunk whose body is loaded on access."""
+        """Return a chunk whose body is verified on access."""
         chunk = Chunk.__new__(Chunk)
         chunk._set_header(id, lazy_body.header)
         chunk.lazy_body = lazy_body
-        if lazy_body.compressed is None:
-            views = views_of(lazy_body.header, lazy_body.stored)
-            # Not yet verified; no computation uses them without the body, which is verified.
-            chunk.labels, chunk.weights = views["labels"], views["weights"]
+        views = views_of(lazy_body.header, lazy_body.stored)
+        # Not yet verified; no computation uses them without the body, which is verified.
+        chunk.labels, chunk.weights = views["labels"], views["weights"]
         return chunk
 
     def _set_header(self, id: ChunkId, header: Header) -> None:
@@ -130,64 +124,35 @@ class Chunk:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Load the body on access to one of its arrays."""
+            """Verify the body on access to one of its arrays."""
             if name not in VIEWS:
                 raise AttributeError(f"a Chunk has no {name!r}")
             lazy_body = self.lazy_body
             if lazy_body is None:  # another thread has loaded it
                 return object.__getattribute__(self, name)
-            with lazy_body.lock:
-                if name in ("labels", "weights") and not lazy_body.is_loaded:
-                    views = views_of(lazy_body.header, lazy_body.head())
-                    self._set_views(views)
-                    return views[name]
-                return self._load(lazy_body)[name]
+            self._load(lazy_body)
+            return object.__getattribute__(self, name)
 
-    def _load(self, lazy_body: LazyBody) -> dict[str, Any]:
-        """Load the body and return its views; the caller holds the lock."""
-        if lazy_body.is_loaded:
-            return {name: object.__getattribute__(self, name) for name in VIEWS}
-        out_of_core = self.out_of_core
-        body = lazy_body.read(aligned_buffer if out_of_core is None else out_of_core.pool.take)
-        views = views_of(lazy_body.header, body)
-        self._set_views(views)
-        lazy_body.is_loaded = True
-        if lazy_body.compressed is None or not self.is_mapped:
-            # A verified plain body needs no lazy body any more. A body that was received compressed
-            # would be in memory twice.
-            self.lazy_body = None
-        return views
+    def _load(self, lazy_body: LazyBody) -> None:
+        with lazy_body.lock:
+            if self.lazy_body is not None:
+                lazy_body.verify()
+                self._set_views(views_of(lazy_body.header, lazy_body.stored.toreadonly()))
+                self.lazy_body = None
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the body is loaded: accessing it needs no decompression or verification."""
-        lazy_body = self.lazy_body
-        return lazy_body is None or lazy_body.is_loaded
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether the body has been verified by its checksum."""
-        lazy_body = self.lazy_body
-        return lazy_body is None or lazy_body.is_verified
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether the body is stored compressed, so that it can be evicted and loaded again."""
-        return self.lazy_body is not None and self.lazy_body.compressed is not None
+        """Whether accessing the body needs no verification."""
+        return self.lazy_body is None
 
     @property
     def stored(self) -> memoryview:
-        """The stored bytes of the body, in a file or in memory, compressed or not."""
+        """The bytes of the body, verified or not."""
         lazy_body = self.lazy_body
         return self.body if lazy_body is None else lazy_body.stored
 
-    def load(self, *, pin: bool = False) -> None:
-        """Load the body: decompressed and verified.
-
-        Parameters
-        ----------
-        pin : bool
-            Prevent eviction until :meth:`unpin` has been called as often.
+    def load(self) -> None:
+        """Verify the body, unless it has been.
 
         Raises
         ------
@@ -196,33 +161,7 @@ class Chunk:
         """
         lazy_body = self.lazy_body
         if lazy_body is not None:
-            with lazy_body.lock:
-                self._load(lazy_body)
-                lazy_body.pins += pin
-
-    def unpin(self) -> None:
-        """Remove a pin; the body stays loaded until it is evicted."""
-        lazy_body = self.lazy_body
-        if lazy_body is not None:
-            with lazy_body.lock:
-                lazy_body.pins -= 1
-
-    def evict(self) -> bool:
-        """Evict a decompressed body, unless it is pinned; return whether it was loaded.
-
-        Its memory is reused when the last view of its arrays is gone.
-        """
-        lazy_body = self.lazy_body
-        if lazy_body is None or lazy_body.compressed is None:
-            return False
-        with lazy_body.lock:
-            if lazy_body.pins:
-                return False
-            was_here, lazy_body.is_loaded = lazy_body.is_loaded, False
-            for name in VIEWS:
-                with suppress(AttributeError):
-                    delattr(self, name)
-        return was_here
+            self._load(lazy_body)
 
     @staticmethod
     def from_body(id: ChunkId, buffer: Buffer, *, verify: bool = False) -> Chunk:

@@ -1,4 +1,4 @@
-"""A pool of reusable buffers for decompressed bodies: fresh memory is expensive."""
+"""A pool of reusable buffers in files: fresh pages are expensive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.body import aligned_buffer
 from elasticml.data.out_of_core import mapped_memory
 
 #: Buffer sizes are multiples of this, in bytes.
 GRAIN: Final = 4096
-#: A buffer is reused only for bodies that fill at least this fraction of it.
+#: A buffer is reused only for arrays that fill at least this fraction of it.
 _FILLED_MIN: Final = 0.75
 
 
@@ -40,8 +39,7 @@ class BufferPool:
     """Buffers of several sizes, returned to the pool by garbage collection.
 
     A buffer is reused only after the last view of it is gone, so existing views stay valid. If a
-    buffer is reused for a smaller body, or discarded, its unneeded pages are returned to the system
-    at once, whatever the allocator does with them.
+    buffer is reused for a smaller array, or discarded, its unneeded pages are returned at once.
 
     Parameters
     ----------
@@ -51,9 +49,7 @@ class BufferPool:
         Allocates a buffer of the given bytes, aligned to 64; its exceptions propagate.
     """
 
-    def __init__(
-        self, idle_bytes_max: int, make: Callable[[int], memoryview] = aligned_buffer
-    ) -> None:
+    def __init__(self, idle_bytes_max: int, make: Callable[[int], memoryview]) -> None:
         self.idle_bytes_max = idle_bytes_max
         self._make = make
         #: Resident bytes of all buffers, in use or idle.
@@ -67,7 +63,7 @@ class BufferPool:
 
     @staticmethod
     def size_of(nbytes: int) -> int:
-        """Return the memory that a body of ``nbytes`` takes in the pool."""
+        """Return the memory that an array of ``nbytes`` takes in the pool."""
         return -(-nbytes // GRAIN) * GRAIN
 
     def take(self, nbytes: int) -> memoryview:
@@ -82,7 +78,7 @@ class BufferPool:
             self.held_bytes += size - buffer.touched
             buffer.touched = size
         body = buffer.raw[:nbytes]
-        # Every view of the body keeps this array alive.
+        # Every view of it keeps this array alive.
         weakref.finalize(body, self._returned.append, buffer).atexit = False
         return body.data
 

@@ -12,7 +12,6 @@ applied to disk and memory instead of memory and GPU; and DuHL, with chunks inst
 
 from __future__ import annotations
 
-import math
 import mmap
 import threading
 import weakref
@@ -159,9 +158,6 @@ class OutOfCoreStore:
         On a local disk, for bodies that are not in a file yet.
     measure : callable
         Returns the bytes of this process's resident memory.
-    streams : bool
-        Whether the solver accesses chunks by :func:`stream_chunks`. If not, compressed bodies are
-        decompressed to the disk.
     """
 
     def __init__(
@@ -169,16 +165,11 @@ class OutOfCoreStore:
         limit_bytes: int,
         folder: Path,
         measure: Callable[[], int] = mapped_memory.resident_bytes,
-        *,
-        streams: bool = True,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.folder = folder
-        self.streams = streams
         share = limit_bytes // _BATCHES_IN_LIMIT
         self.batch_bytes = max(BATCH_BYTES_MIN, min(BATCH_BYTES_MAX, share))
-        #: Buffers for decompressed bodies.
-        self.pool = BufferPool(self.batch_bytes)
         #: Spill files of bodies, those of per-row arrays, and the buffers in the latter.
         self._spill = SpillFiles(folder)
         self._row_files = SpillFiles(folder)
@@ -207,15 +198,13 @@ class OutOfCoreStore:
     def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Add chunks to the store; those not in a file are copied to one, including their state.
 
-        A compressed body in a file stays where it is.
-
         Raises
         ------
         OSError
             When the disk has no room.
         """
         self._watch()
-        in_memory = [chunk for chunk in chunks if self.copies(chunk)]
+        in_memory = [chunk for chunk in chunks if not chunk.is_mapped]
         spilled: dict[ChunkId, Chunk] = {}
         for piece in self.batches(in_memory, PIECE_BYTES):
             buffers = self._spill.allocate_many([chunk.nbytes for chunk in piece])
@@ -271,10 +260,6 @@ class OutOfCoreStore:
             files = list(self._files)
         for file in files:
             file.madvise(mmap.MADV_DONTNEED)
-
-    def copies(self, chunk: Chunk) -> bool:
-        """Whether a chunk's body must be copied to a file to add it to the store."""
-        return not chunk.is_mapped or (chunk.is_compressed and not self.streams)
 
     def buffer(self, nbytes: int) -> memoryview | None:
         """Allocate a buffer to receive a body, without blocking; None if that is not possible.
@@ -339,41 +324,25 @@ class OutOfCoreStore:
         # All other memory can be measured while no body is in it: bodies come back from the page
         # cache.
         self.evict()
-        # Decompressed bodies are anonymous memory, but counted as bodies below: those in the pool,
-        # and those that were decompressed before their chunks were added to the store.
-        decompressed = sum(
-            c.nbytes for c in order if c.is_compressed and c.is_loaded and c.out_of_core is None
-        )
-        others = max(0, self._measure() - self.pool.held_bytes - decompressed)
+        others = self._measure()
         # Per-row arrays are in files, but accessed in every pass; no more than a window at a time.
         rows = min(self._row_arrays.held_bytes, window)
         left = self.limit_bytes - others - window - rows
         resident = set()
         for chunk in order:
-            nbytes = self._memory_of(chunk) + self._form_bytes.get(chunk.id, 0)
+            nbytes = chunk.nbytes + self._form_bytes.get(chunk.id, 0)
             if nbytes > left:
                 break
             left -= nbytes
             resident.add(chunk.id)
         before, self.resident = self.resident, frozenset(resident)
-        # Also release bodies that were accessed outside a pass, if that is known.
-        self.release([c for c in order if c.id in before or (c.is_compressed and c.is_loaded)])
-        self.pool.trim(window)
-
-    def _memory_of(self, chunk: Chunk) -> int:
-        """Return the memory that a body takes while it is loaded."""
-        return self.pool.size_of(chunk.nbytes) if chunk.is_compressed else chunk.nbytes
+        self.release([chunk for chunk in order if chunk.id in before])
 
     def _window(self, chunks: Sequence[Chunk]) -> int:
         """Return the memory of the batches that are loaded besides resident chunks."""
         # A batch has at least one chunk, however large, or one derived form.
-        largest = max(
-            (max(self._memory_of(c), self._form_bytes.get(c.id, 0)) for c in chunks), default=0
-        )
-        # Small decompressed bodies take more memory than their size.
-        memory, nbytes = sum(map(self._memory_of, chunks)), sum(c.nbytes for c in chunks)
-        memory += sum(c.stored.nbytes for c in chunks if c.is_compressed)
-        return _WINDOW * max(math.ceil(self.batch_bytes * memory / max(1, nbytes)), largest)
+        largest = max((max(c.nbytes, self._form_bytes.get(c.id, 0)) for c in chunks), default=0)
+        return _WINDOW * max(self.batch_bytes, largest)
 
     def stream_chunks(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Yield chunks in order; bodies are fetched ahead and released behind."""
@@ -424,25 +393,19 @@ class OutOfCoreStore:
                 self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-out-of-core")
             submit = self._readers.submit
 
-        #: The pinned chunks of each loaded batch.
-        pinned: dict[int, list[Chunk]] = {}
-
         def load_batch(number: int, former: int | None) -> T:
             release_batch(former)
-            held = pinned[number] = []
             for chunk in batches[number]:
                 if chunk.is_mapped:
                     mapped_memory.read_ahead(chunk.stored)
             for chunk in batches[number]:
                 if chunk.is_mapped:
-                    _fetch(chunk, self)
-                    held.append(chunk)
+                    mapped_memory.fetch(chunk.stored)
+                    chunk.load()
             return prepare(number)
 
         def release_batch(number: int | None) -> None:
             if number is not None:
-                for chunk in pinned.pop(number, []):
-                    chunk.unpin()
                 self.release(batches[number])
 
         #: Loaded or loading batches, and the batch that each releases before it loads.
@@ -472,11 +435,8 @@ class OutOfCoreStore:
         for chunk in chunks:
             if not chunk.is_mapped or chunk.id in self.resident:
                 continue
-            if not chunk.is_compressed:
-                mapped_memory.evict(chunk.stored)
-                nbytes += chunk.nbytes
-            elif chunk.evict():
-                nbytes += chunk.nbytes
+            mapped_memory.evict(chunk.stored)
+            nbytes += chunk.nbytes
         with self._counting:
             self.streamed_bytes += nbytes
             self._passed_bytes += nbytes
@@ -495,21 +455,6 @@ class OutOfCoreStore:
         self._spill.close()
         self._row_files.close()
         self._row_arrays.trim(0)
-        self.pool.trim(0)
-
-
-def _fetch(chunk: Chunk, out_of_core: OutOfCoreStore) -> None:
-    """Load and pin a mapped chunk's body: decompressed and verified."""
-    if chunk.is_compressed and chunk.is_loaded:
-        chunk.load(pin=True)
-        return
-    if chunk.is_compressed:
-        # A chunk that was loaded before the store was needed also uses the pool from now on.
-        chunk.out_of_core = out_of_core
-    mapped_memory.fetch(chunk.stored)
-    chunk.load(pin=True)
-    if chunk.is_compressed:
-        mapped_memory.evict(chunk.stored)
 
 
 def _watch(store: weakref.ref[OutOfCoreStore], closed: threading.Event) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.compressed_body import LEVEL_MAX, LEVEL_MIN
 from elasticml.data.dataset_stats import (
     BlockSummary,
     DatasetStats,
@@ -41,9 +40,8 @@ class ConversionProgress:
     blocks_read: int
     blocks: int
     rows: int
-    #: Bytes of chunk bodies, and the bytes that they take on disk.
+    #: Bytes of chunk bodies.
     nbytes: int
-    stored_bytes: int
 
 
 def compute_stats(source: Source) -> DatasetStats:
@@ -57,7 +55,6 @@ def convert(
     place: Path,
     *,
     chunk_bytes: int = CHUNK_BYTES_MAX,
-    level: int | None = None,
     like: DatasetStats | None = None,
     on_progress: Callable[[ConversionProgress], None] = lambda written: None,
 ) -> ConvertedSource:
@@ -74,19 +71,15 @@ def convert(
         The folder; it must not exist.
     chunk_bytes : int
         Most bytes of a chunk; a chunk holds at least one row.
-    level : int, from -7 to 19, optional
-        Zstandard level for the bodies: larger levels compress better and take longer. By default
-        they are not compressed.
     like : DatasetStats, optional
         Statistics of the training data, if the source is test data.
-    tell : callable
+    on_progress : callable
         Called with the progress after each block of the source.
 
     Raises
     ------
     ConfigError
-        When the folder exists or cannot be written, the source is by columns, or the level is out
-        of range.
+        When the folder exists or cannot be written, or the source is by columns.
     DataError
         When the data are invalid, or change during the conversion.
 
@@ -99,10 +92,6 @@ def convert(
             "the source is by columns, and converted data are by rows: leave out by='columns'",
             key="by",
         )
-    if level is not None and not LEVEL_MIN <= level <= LEVEL_MAX:
-        raise ConfigError(
-            f"level is {level}, wanted a whole number from {LEVEL_MIN} to {LEVEL_MAX}", key="level"
-        )
     place = place.expanduser().absolute()
     if os.path.lexists(place):
         raise ConfigError(
@@ -114,7 +103,7 @@ def convert(
     origin = ready.fingerprint()
     name = fingerprint({"of": origin, "settings": spec, "chunk_bytes": chunk_bytes})
     with _part_of(place) as part:
-        writer = _Writer(part, name, level)
+        writer = _Writer(part, name)
         _copy(ready, writer, place, chunk_bytes, on_progress)
         if source.fingerprint() != before:
             raise DataError("the data changed while being read; convert them again")
@@ -225,7 +214,6 @@ def _copy(
                 blocks=len(infos),
                 rows=writer.rows,
                 nbytes=writer.nbytes,
-                stored_bytes=writer.stored_bytes,
             )
         )
 
@@ -233,16 +221,14 @@ def _copy(
 class _Writer:
     """Collects chunks into blocks of about 8 MiB, and writes them."""
 
-    def __init__(self, folder: Path, name: str, level: int | None) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.blocks: list[dict[str, Any]] = []
         self.rows = 0
         self.nbytes = 0
-        self.stored_bytes = 0
         #: Summaries of the source's blocks, without labels: the written blocks are counted again.
         self.summaries: list[BlockSummary] = []
         self._folder = folder
         self._name = name
-        self._level = level
         self._pending: list[Chunk] = []
         self._pending_bytes = 0
 
@@ -273,14 +259,13 @@ class _Writer:
             )
         summary = summarise(number, chunks, layout)
         file = f"{number:06d}{SUFFIX}"
-        stored = write_block(self._folder / file, (chunks, summary), self._level)
+        write_block(self._folder / file, (chunks, summary))
         # Temporary files are private to their writer; the data have the folder's permissions.
         (self._folder / file).chmod(self._folder.stat().st_mode & 0o666)
-        entry = {"file": file, "rows": summary.rows, "nbytes": summary.nbytes, "stored": stored}
+        entry = {"file": file, "rows": summary.rows, "nbytes": summary.nbytes}
         self.blocks.append(entry)
         self.rows += summary.rows
         self.nbytes += summary.nbytes
-        self.stored_bytes += stored
         self._pending, self._pending_bytes = [], 0
 
 
@@ -292,7 +277,6 @@ def _write_manifest(
     for summary in writer.summaries:
         for sentence, count in summary.counts.items():
             counts[sentence] = counts.get(sentence, 0) + count
-    # Compression is not part of the name: the decompressed bodies are the same.
     manifest = {
         "version": VERSION,
         "name": name,

@@ -1,7 +1,7 @@
 """Memory-mappable files that hold one block of chunks; used by the cache and converted data.
 
-A file holds a JSON index, then the chunk bodies, aligned to 64 bytes, plain or compressed. It is
-written completely and then renamed. The index is verified when the file is mapped; a body is
+A file holds a JSON index, then the chunk bodies, aligned to 64 bytes. It is written completely and
+then renamed. The index is verified when the file is mapped; a body is
 verified by its checksum before any of it except labels and weights is accessed.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.lazy_body import open_lazy_body
+from elasticml.data.chunks.lazy_body import LazyBody
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.storage.file_limits import raise_open_file_limit
 from elasticml.data.storage.untrusted_files import check_regular
@@ -36,14 +36,8 @@ _FIXED: Final = struct.Struct("<8sIIQ8s")
 Block = tuple[list[Chunk], BlockSummary]
 
 
-def write_block(path: Path, block: Block, level: int | None = None) -> int:
-    """Write a block under a temporary name, then rename it; return the bytes of its bodies on disk.
-
-    Parameters
-    ----------
-    level : int, optional
-        Compression level, see :func:`elasticml.data.chunks.compressed_body.pack`; None: no
-        compression.
+def write_block(path: Path, block: Block) -> None:
+    """Write a block under a temporary name, then rename it.
 
     Raises
     ------
@@ -53,31 +47,26 @@ def write_block(path: Path, block: Block, level: int | None = None) -> int:
     chunks, summary = block
     # Imported here: a process that only starts a container need not load compiled code.
     from elasticml.data.chunks.checksums import checksum
-    from elasticml.data.chunks.compressed_body import pack
 
-    bodies = [chunk.body if level is None else pack(chunk.body, level) for chunk in chunks]
-    sizes = [len(body) for body in bodies]
     index = {
         "summary": summary.to_json(),
         "chunks": [
-            [str(chunk.id), size, f"{checksum(chunk.body):016x}"]
-            for chunk, size in zip(chunks, sizes, strict=True)
+            [str(chunk.id), chunk.nbytes, f"{checksum(chunk.body):016x}"] for chunk in chunks
         ],
     }
     text = json.dumps(index).encode()
-    n_bodies = sum(sizes)
+    n_bodies = sum(chunk.nbytes for chunk in chunks)
     head = _FIXED.pack(MAGIC, VERSION, len(text), n_bodies, _digest(text)) + text
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=PART)
     try:
         with os.fdopen(descriptor, "wb") as out:
             out.write(head.ljust(_bodies_start(len(text)), b"\0"))
-            for body in bodies:
-                out.write(body)
+            for chunk in chunks:
+                out.write(chunk.body)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    return n_bodies
 
 
 class MappedFile(mmap.mmap):
@@ -177,7 +166,7 @@ def _map_chunks(
 ) -> list[Chunk]:
     chunks, start = [], 0
     for text, nbytes, digits in entries:
-        lazy_body = open_lazy_body(view[start : start + nbytes], text, place, int(digits, 16))
+        lazy_body = LazyBody(view[start : start + nbytes], int(digits, 16), text, place)
         chunk = Chunk.from_lazy_body(chunk_id(text), lazy_body)
         chunk.is_mapped = True
         chunks.append(chunk)

@@ -30,8 +30,6 @@ from elasticml.collective.transport import Link, LinkClosedError, Transport
 from elasticml.control import effects as fx
 from elasticml.data.chunks.body import aligned_buffer
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.compressed_body import is_compressed
-from elasticml.data.chunks.lazy_body import open_lazy_body
 from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.mapped_memory import FileSlab
 from elasticml.data.out_of_core.store import release
@@ -58,16 +56,12 @@ def prepare_to_send(chunk: Chunk) -> None:
     """
     if chunk.is_mapped:
         mapped_memory.fetch(chunk.stored)
-    if not chunk.is_verified:
-        chunk.load()
-        chunk.evict()  # a compressed body is sent as it is stored
+    chunk.load()
 
 
 def sent(chunk: Chunk) -> None:
     """Release the memory of a body that was fetched for sending."""
-    if chunk.is_compressed and chunk.is_mapped:
-        mapped_memory.evict(chunk.stored)
-    elif chunk.out_of_core is not None:
+    if chunk.out_of_core is not None:
         release([chunk])
 
 
@@ -82,13 +76,9 @@ def received(id: ChunkId, payload: memoryview, *, is_mapped: bool) -> Chunk:
     Raises
     ------
     DataError
-        When the payload is not a body, compressed or not.
+        When the payload is not a body.
     """
-    if is_compressed(payload):
-        origin = f"chunk {id} as it was received"
-        chunk = Chunk.from_lazy_body(id, open_lazy_body(payload.toreadonly(), str(id), origin))
-    else:
-        chunk = Chunk.from_body(id, payload)
+    chunk = Chunk.from_body(id, payload)
     chunk.is_mapped = is_mapped
     return chunk
 
@@ -216,7 +206,7 @@ class ChunkTransport:
 
     async def _send_body(self, chunk: Chunk, link: Link) -> None:
         """Send a body; a thread reads one that is on disk."""
-        if not chunk.is_loaded or chunk.is_compressed or chunk.out_of_core is not None:
+        if not chunk.is_loaded or chunk.out_of_core is not None:
             await asyncio.to_thread(prepare_to_send, chunk)
         # Without a prefix: bodies have the order of the first frame.
         payload = chunk.stored
@@ -278,11 +268,11 @@ class ChunkTransport:
             ids = tuple(chunk_id(text) for text in prefix["chunks"])
             missing = [ids[k] for k in prefix["bodies"]]
             sizes = dict(zip(missing, prefix["sizes"], strict=True))
-            order, body_bytes = prefix["order"], prefix["body_bytes"]
-            numbers = (order, body_bytes, *sizes.values())
+            order = prefix["order"]
+            numbers = (order, *sizes.values())
             if not all(type(number) is int and number >= 0 for number in numbers):
                 raise ValueError("a size or the order is not a whole number of at least 0")
-        check_fits(max(body_bytes, sum(sizes.values())))
+        check_fits(sum(sizes.values()))
         delivery = Delivery(
             order=order,
             chunks=ids,
@@ -300,7 +290,7 @@ class ChunkTransport:
     async def _slab(self, link: Link, ids: Sequence[ChunkId], prefix: Mapping[str, Any]) -> Any:
         """Return buffers for bodies; if there is no room, report that and close the link."""
         try:
-            return await self._store.slab(prefix["sizes"], prefix["body_bytes"])
+            return await self._store.slab(prefix["sizes"])
         except DataError as error:
             refused = fx.ChunksArrived(
                 source=member_id(link.hello["from"]),
@@ -365,15 +355,11 @@ def _buffer_for_states(header: Header, prefix: Mapping[str, Any]) -> memoryview:
 
 
 def _prefix(order: int, chunks: Sequence[Chunk], sent_ids: Set[ChunkId]) -> dict[str, Any]:
-    """Return an order's chunk ids, and the indices and sizes of the bodies that follow.
-
-    Sizes are those of the stored bodies, which may be compressed.
-    """
+    """Return an order's chunk ids, and the indices and sizes of the bodies that follow."""
     indices = [k for k, chunk in enumerate(chunks) if chunk.id in sent_ids]
     return {
         "order": order,
         "chunks": [str(chunk.id) for chunk in chunks],
         "bodies": indices,
-        "sizes": [chunks[k].stored.nbytes for k in indices],
-        "body_bytes": sum(chunks[k].nbytes for k in indices),
+        "sizes": [chunks[k].nbytes for k in indices],
     }

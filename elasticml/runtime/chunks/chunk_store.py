@@ -144,7 +144,7 @@ class ChunkStore:
         """
         chunks = list(chunks)
         if self._fits(chunks):
-            # Decompress and verify outside the lock, so that threads do it in parallel.
+            # Verify outside the lock, so that threads do it in parallel.
             for chunk in chunks:
                 chunk.load()
         with self._putting:
@@ -178,7 +178,7 @@ class ChunkStore:
             new = self._new(chunks)
             if self.out_of_core is None or not self._is_too_much(new.values()):
                 return not all(chunk.is_loaded for chunk in new.values())
-            return any(self.out_of_core.copies(c) for c in [*new.values(), *self._moved().values()])
+            return any(not c.is_mapped for c in [*new.values(), *self._moved().values()])
 
     def _put(self, chunks: Iterable[Chunk]) -> None:
         with self._counting:
@@ -249,24 +249,23 @@ class ChunkStore:
                 return buffer
         return aligned_buffer(nbytes)
 
-    async def slab(self, sizes: Sequence[int], body_bytes: int) -> ReceiveBuffers | FileSlab:
+    async def slab(self, sizes: Sequence[int]) -> ReceiveBuffers | FileSlab:
         """Return buffers for bodies to receive, in memory or on disk.
 
         Parameters
         ----------
         sizes : sequence of int
-            Bytes of each body as it is sent.
-        body_bytes : int
-            Bytes of all bodies together, decompressed.
+            Bytes of each body.
 
         Raises
         ------
         DataError
             When there is no room on disk.
         """
+        nbytes = sum(sizes)
         with self._counting:
-            held = self.held_bytes + body_bytes
-            if self.out_of_core is None or not self._is_too_much(arriving=body_bytes):
+            held = self.held_bytes + nbytes
+            if self.out_of_core is None or not self._is_too_much(arriving=nbytes):
                 return ReceiveBuffers(sizes)
         try:
             # Allocating a file may block.

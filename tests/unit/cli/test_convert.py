@@ -29,17 +29,6 @@ def test_a_file_is_converted_by_its_name_with_the_readers_settings(tmp_path: Pat
     assert load_all(read_converted(str(tmp_path / "made")))[0].values.tolist() == [[2.0], [3.0]]
 
 
-def test_chunks_are_compressed_on_request(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("1 1:2\n-1 2:3\n" * 2000)
-    many = ("--compress", "zstd", "--level", "3")
-    output = json.loads(ask(str(tmp_path / "a.svm"), str(tmp_path / "made"), *many, "--json"))
-    assert output["stored_bytes"] < 0.1 * output["bytes"]
-    output = ask(str(tmp_path / "a.svm"), str(tmp_path / "again"), "--compress", "zstd")
-    assert "MiB compressed to 0.0 MiB" in output
-    (one,), (other,) = (load_all(read_converted(str(tmp_path / k))) for k in ("made", "again"))
-    assert bytes(one.body) == bytes(other.body)
-
-
 def test_a_job_files_data_are_converted(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1 1:2\n-1 2:3\n")
     (tmp_path / "job.yaml").write_text(
@@ -59,8 +48,6 @@ def test_a_job_files_data_are_converted(tmp_path: Path) -> None:
         (("a.svm", "made", "--format", "svmlite"), "did you mean 'svmlight'?"),
         (("a.svm", "made", "--set", "lable=y"), "data.lable is not a setting"),
         (("a.svm", "made", "--chunk-size", "lots"), "lots"),
-        (("a.svm", "made", "--compress", "gzip"), "'gzip' is not 'zstd'"),
-        (("a.svm", "made", "--level", "3"), "give --compress zstd as well"),
         (("a.svm", "made"), "a.svm does not exist"),
         (("a.svm", "made", "--like", "nothing"), "chunks.json is missing"),
         (("job.yaml", "made"), "job.yaml"),

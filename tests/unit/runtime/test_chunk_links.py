@@ -22,7 +22,7 @@ from elasticml.protocol import events as ev
 from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from tests.in_memory_network import FaultyNetwork
-from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
+from tests.unit.data.chunks.test_lazy_body import damaged_chunk, mapped_chunk, random_chunk
 
 pytestmark = pytest.mark.asyncio
 
@@ -188,31 +188,6 @@ async def test_out_of_core_chunks_move_with_their_states(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("taker_limit", [None, 10])
-async def test_compressed_chunks_move_compressed(tmp_path: Path, taker_limit: int | None) -> None:
-    pair = Pair(taker_limit=taker_limit)
-    for member, limit in ((GIVER, 10), (TAKER, taker_limit)):
-        store = pair.stores[member]
-        store.limit_bytes, store.out_of_core = limit, OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    value = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(3)]
-    pair.stores[GIVER].put(value)
-    ids = [chunk.id for chunk in value]
-    order = cmd.GiveChunks(
-        member=GIVER, target=TAKER, address="1.1", chunks=tuple(ids), bodies=tuple(ids), order=1
-    )
-    await pair.ends[GIVER].give(order)
-    while not pair.reports:
-        await asyncio.sleep(0)
-    actual = pair.stores[TAKER].chunks
-    assert pair.ends[GIVER].sent_bytes < 0.8 * sum(chunk.nbytes for chunk in value)
-    assert [actual[id].is_compressed for id in ids] == [taker_limit is not None] * 3
-    assert [actual[id].is_loaded for id in ids] == [taker_limit is None] * 3
-    assert [bytes(actual[id].body) for id in ids] == [
-        bytes(chunk_worth_shuffling(k).body) for k in range(3)
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
 async def test_to_a_holder_only_the_state_is_sent_in_one_frame() -> None:
     pair = Pair()
     for store in pair.stores.values():
@@ -361,13 +336,6 @@ async def test_copies_that_do_not_fit_are_refused_and_the_job_continues() -> Non
     assert pair.stores[TAKER].chunks == {}
 
 
-def damaged(k: int) -> Chunk:
-    made = compressed_chunk(chunk_worth_shuffling(k))
-    assert made.lazy_body is not None
-    made.lazy_body.expected ^= 1
-    return made
-
-
 @pytest.mark.parametrize("purpose", ["move", "copy"])
 async def test_a_damaged_body_is_a_failed_order_and_the_next_order_has_a_new_link(
     purpose: str, tmp_path: Path
@@ -375,9 +343,9 @@ async def test_a_damaged_body_is_a_failed_order_and_the_next_order_has_a_new_lin
     pair = Pair()
     store = pair.stores[GIVER]
     store.limit_bytes, store.out_of_core = 10, OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    sound = compressed_chunk(chunk_worth_shuffling(0))
-    store.put([sound, damaged(1)])
-    ids = (sound.id, ChunkId("smooth", 0, 1))
+    sound = mapped_chunk(random_chunk(0))
+    store.put([sound, damaged_chunk(1)])
+    ids = (sound.id, ChunkId("random", 0, 1))
     order = cmd.GiveChunks(
         member=GIVER, target=TAKER, address="1.1", chunks=ids, bodies=ids, order=1
     )
@@ -430,7 +398,7 @@ async def test_a_body_against_the_protocol_is_reported_although_its_sender_has_s
     pair = Pair()
     link = await pair.network.endpoint("0.1").connect("1.1", {"from": "0.1", "kind": "chunks"})
     body = chunk(1).stored
-    prefix = {"order": 3, "chunks": ["s/0/1"], "bodies": [0], "sizes": [9], "body_bytes": 9}
+    prefix = {"order": 3, "chunks": ["s/0/1"], "bodies": [0], "sizes": [9]}
     await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
     await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=body))
     (failed,) = await pair.reported(1)

@@ -20,7 +20,7 @@ from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from tests.memory_world import World, toy_record
-from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
+from tests.unit.data.chunks.test_lazy_body import damaged_chunk, mapped_chunk, random_chunk
 
 
 def chunk(ordinal: int) -> Chunk:
@@ -201,28 +201,23 @@ def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
     assert ChunkStore(10, out_of_core).buffer(100).nbytes == 100
 
 
-def test_compressed_bodies_are_decompressed_once_in_memory_and_not_copied_out_of_core(
-    tmp_path: Path,
-) -> None:
-    value = [compressed_chunk(chunk_worth_shuffling(k)) for k in range(4)]
+def test_bodies_in_files_are_verified_and_not_copied_out_of_core(tmp_path: Path) -> None:
+    value = [mapped_chunk(random_chunk(k)) for k in range(4)]
     store = ChunkStore(3 * value[0].nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
     store.put(value[:3])
     assert all(chunk.is_loaded and chunk.out_of_core is None for chunk in value[:3])
     asyncio.run(store.take(value[3:]))
     assert store.is_out_of_core
     assert [store.chunks[chunk.id] is chunk for chunk in value] == [True] * 4
-    assert not any(chunk.is_loaded for chunk in value)
+    assert not value[3].is_loaded
     assert store.out_of_core is not None
     assert not any(store.out_of_core.maps(chunk.stored) for chunk in value)
 
 
-def test_a_damaged_body_is_detected_when_it_is_loaded(tmp_path: Path) -> None:
-    chunk = compressed_chunk(chunk_worth_shuffling(0))
-    assert chunk.lazy_body is not None
-    chunk.lazy_body.expected ^= 1
+def test_a_damaged_body_is_detected_when_it_is_loaded() -> None:
     store = ChunkStore()
-    with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/0: its checksum"):
-        store.put([chunk])
+    with pytest.raises(DataError, match="a file is damaged: chunk random/0/0: its checksum"):
+        store.put([damaged_chunk(0)])
     assert (store.ids(), store.held_bytes) == ([], 0)
 
 

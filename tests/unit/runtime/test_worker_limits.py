@@ -137,8 +137,8 @@ def test_states_of_rows_and_copies_for_scaling_are_in_the_account(tmp_path: Path
         went.append(store.is_out_of_core)
     assert went == [False, False, False, True]
     store = ChunkStore(GIB, OutOfCoreStore(GIB, tmp_path, lambda: GIB - room))
-    assert not asyncio.run(store.slab([5], 4 * chunk(0).nbytes)).maps(memoryview(b"0"))
-    with_disk = asyncio.run(store.slab([5], 6 * chunk(0).nbytes))
+    assert not asyncio.run(store.slab([chunk(0).nbytes] * 4)).maps(memoryview(b"0"))
+    with_disk = asyncio.run(store.slab([chunk(0).nbytes] * 6))
     assert with_disk.maps(with_disk.take(5))
 
 
@@ -172,7 +172,7 @@ def test_computed_arrays_stay_where_they_are(tmp_path: Path) -> None:
 
 def test_bodies_that_do_not_fit_are_received_on_disk(tmp_path: Path) -> None:
     store = ChunkStore(1000, OutOfCoreStore(GIB, tmp_path, lambda: 0))
-    small, large = asyncio.run(store.slab([900], 900)), asyncio.run(store.slab([900, 900], 1800))
+    small, large = asyncio.run(store.slab([900])), asyncio.run(store.slab([900, 900]))
     assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
 
 
@@ -184,5 +184,5 @@ def test_a_full_disk_is_reported_with_the_remedy(
     with pytest.raises(DataError, match=says):
         store.put([chunk(0)])
     with pytest.raises(DataError, match=says):
-        asyncio.run(store.slab([100], 100))
+        asyncio.run(store.slab([100]))
     assert (store.ids(), store.is_out_of_core) == ([], False)

@@ -20,7 +20,6 @@ from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, SerialExecutor, problem
 from tests.unit.algorithms.cocoa.test_solver import ZERO, ask, image, make
-from tests.unit.data.chunks.test_compressed_body import compressed_chunk
 
 
 def out_of_core(folder: Path, batch_bytes: int) -> OutOfCoreStore:
@@ -173,24 +172,6 @@ def test_scaled_rows_are_on_disk_as_well(tmp_path: Path) -> None:
         assert held.chunk.is_mapped == (folder is not None)
         results.append(float(np.abs(done["dv"]).sum()))
     assert results[1] > 0.0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str) -> None:
-    results = []
-    for is_compressed in (False, True):
-        p = problem(kind, "hinge")
-        if is_compressed:
-            chunks = [compressed_chunk(piece.chunk) for piece in p.pieces]
-            pieces = zip(p.pieces, chunks, strict=True)
-            p = replace(p, pieces=[replace(piece, chunk=chunk) for piece, chunk in pieces])
-        p = out_of_core_problem(p, tmp_path)
-        solver, v = p.solver(), np.zeros(p.X.shape[1])
-        for serial in range(4):
-            v = v + p.run(solver, v, serial).dv
-        results.append((v.tobytes(), p.dual()))
-        assert [piece.chunk.is_compressed for piece in p.pieces] == [is_compressed] * len(p.pieces)
-    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(

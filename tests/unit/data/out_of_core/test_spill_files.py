@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from elasticml.data.out_of_core.store import FILE_BYTES, OutOfCoreStore, plan_residency
-from tests.unit.data.chunks.test_compressed_body import chunk_worth_shuffling, compressed_chunk
+from tests.unit.data.chunks.test_lazy_body import mapped_chunk
 from tests.unit.data.out_of_core.test_store import chunk
 
 FULL = os.strerror(errno.ENOSPC)
@@ -49,7 +49,7 @@ def test_a_closed_store_leaves_no_file_once_nothing_refers_to_its_arrays(tmp_pat
 def test_an_unreferenced_store_leaves_no_file_and_no_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([chunk(0), compressed_chunk(chunk_worth_shuffling(1))])
+    chunks = out_of_core.settle([chunk(0), mapped_chunk(chunk(1))])
     assert len(list(out_of_core.stream_chunks(chunks))) == 2
     out_of_core.row_array(1000)
     threads = [t for t in threading.enumerate() if t not in before and "em-out-of-core" in t.name]
@@ -94,7 +94,7 @@ def test_a_full_disk_is_asked_once_between_plans(
 ) -> None:
     seen: list[int] = []
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([compressed_chunk(chunk_worth_shuffling(0))])
+    chunks = out_of_core.settle([chunk(0)])
     limit_file_size(0, monkeypatch, seen)
     for _ in range(2):
         plan_residency(chunks)
