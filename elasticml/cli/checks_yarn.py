@@ -31,7 +31,7 @@ from elasticml.data.storage.filesystem import (
     system_of,
     write_whole,
 )
-from elasticml.data.storage.hdfs import absolute_hdfs, libhdfs_missing, route
+from elasticml.data.storage.hdfs import absolute_hdfs
 from elasticml.errors import ConfigError, ElasticmlError, SubmissionError, how_to_install, one_line
 from elasticml.ids import format_size
 
@@ -356,10 +356,7 @@ def check_hdfs(environment: Mapping[str, str]) -> Check:
     return Check(
         name="HDFS",
         state="ok" if is_whole else "broken",
-        found=(
-            f"{home} is writable{f', {format_size(free)} free' if free else ''}; "
-            f"{_through(environment)}"
-        ),
+        found=(f"{home} is writable{f', {format_size(free)} free' if free else ''}"),
         serves=serves,
         required=True,
         remedy="" if is_whole else "the file read differs from the file written: run hdfs fsck /",
@@ -369,13 +366,6 @@ def check_hdfs(environment: Mapping[str, str]) -> Check:
 def _home(system: object) -> str:
     home = getattr(system, "home", None)
     return str(home()) if home else "/tmp"
-
-
-def _through(environment: Mapping[str, str]) -> str:
-    if route(environment) == "libhdfs":
-        return "through libhdfs"
-    missing = libhdfs_missing(environment)
-    return f"through WebHDFS ({missing})" if missing else "through WebHDFS"
 
 
 def _failed(

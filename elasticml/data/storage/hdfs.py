@@ -1,16 +1,13 @@
-"""HDFS: find the name node, user and token of a URL, and access it by libhdfs or WebHDFS."""
+"""HDFS: find the name node, user and token of a URL, and access it by WebHDFS."""
 
 from __future__ import annotations
 
 import getpass
-import importlib
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from elasticml.data.storage.hadoop_sites import VARIABLES, HadoopConf, hadoop_conf
@@ -19,15 +16,10 @@ from elasticml.errors import ConfigError
 
 #: Address of the name node's web service, for processes without a Hadoop configuration.
 WEBHDFS_VARIABLE: Final = "ELASTICML_WEBHDFS"
-#: ``libhdfs`` or ``webhdfs``; by default libhdfs if it is usable.
-ROUTE_VARIABLE: Final = "ELASTICML_HDFS"
 
 SCHEMES: Final = ("hdfs://", "webhdfs://", "swebhdfs://")
 _PORTS: Final = {"http": 9870, "https": 9871}
 _RPC_PORT: Final = 8020
-_ASK_S: Final = 60
-
-Route = Literal["libhdfs", "webhdfs"]
 
 
 def is_hdfs(place: str) -> bool:
@@ -68,7 +60,7 @@ def hdfs_system(place: str, environment: Mapping[str, str] | None = None) -> tup
     Raises
     ------
     ConfigError
-        When the configuration cannot be read, there is no name node, or the route is unknown.
+        When the configuration cannot be read, or there is no name node.
     """
     from elasticml.data.storage.webhdfs import WebHdfs  # with fsspec and urllib3
 
@@ -81,10 +73,7 @@ def hdfs_system(place: str, environment: Mapping[str, str] | None = None) -> tup
         scheme = "https" if url.scheme == "swebhdfs" else "http"
         return WebHdfs((f"{scheme}://{url.authority}",), user, token), url.path
     addresses = web_addresses(conf, url.authority, environment)
-    if route(environment) == "webhdfs":
-        return WebHdfs(addresses, user, token), url.path
-    arrow = importlib.import_module("elasticml.data.storage.libhdfs")
-    return arrow.LibHdfs(url.authority, addresses, user, token), url.path
+    return WebHdfs(addresses, user, token), url.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,61 +148,3 @@ def _web_address(conf: HadoopConf, key: str, scheme: str, suffix: str, host: str
     if named in ("", "0.0.0.0"):  # the server listens on every interface
         named = host or rpc.rpartition(":")[0] or "127.0.0.1"
     return f"{scheme}://{named}:{port}"
-
-
-def route(environment: Mapping[str, str]) -> Route:
-    """Choose between libhdfs and the web service.
-
-    Raises
-    ------
-    ConfigError
-        When ``ELASTICML_HDFS`` is neither.
-    """
-    chosen = environment.get(ROUTE_VARIABLE, "")
-    if chosen not in ("", "libhdfs", "webhdfs"):
-        raise ConfigError(
-            f"{ROUTE_VARIABLE} is {chosen!r}, wanted 'libhdfs' or 'webhdfs'; unset it to choose "
-            "automatically",
-            key=ROUTE_VARIABLE,
-        )
-    if chosen:
-        return "libhdfs" if chosen == "libhdfs" else "webhdfs"
-    return "libhdfs" if libhdfs_missing(environment) is None else "webhdfs"
-
-
-def libhdfs_missing(environment: Mapping[str, str]) -> str | None:
-    """Return what libhdfs lacks on this machine; None if it is usable."""
-    home = environment.get("HADOOP_HOME", "")
-    folders = [environment.get("ARROW_LIBHDFS_DIR", ""), f"{home}/lib/native" if home else ""]
-    if not any(folder and (Path(folder) / "libhdfs.so").is_file() for folder in folders):
-        return "no libhdfs.so in ARROW_LIBHDFS_DIR or HADOOP_HOME/lib/native"
-    if not environment.get("CLASSPATH") and hadoop_program(environment) is None:
-        return "no CLASSPATH, and no program hadoop or yarn that prints it"
-    if not environment.get("JAVA_HOME"):
-        return "JAVA_HOME is not set"
-    return None
-
-
-def hadoop_program(environment: Mapping[str, str]) -> str | None:
-    """Return a program that prints Hadoop's class path: ``hadoop`` or ``yarn``."""
-    home = environment.get("HADOOP_HOME")
-    places = f"{home}/bin{os.pathsep}" if home else ""
-    path = places + environment.get("PATH", "")
-    return shutil.which("hadoop", path=path) or shutil.which("yarn", path=path)
-
-
-def class_path(environment: Mapping[str, str]) -> str:
-    """Return the class path for libhdfs, with every archive listed."""
-    preset = environment.get("CLASSPATH")
-    program = hadoop_program(environment)
-    if preset or program is None:
-        return preset or ""
-    completed = subprocess.run(
-        [program, "classpath", "--glob"],
-        capture_output=True,
-        text=True,
-        timeout=_ASK_S,
-        check=True,
-        env=dict(environment),
-    )
-    return completed.stdout.strip()

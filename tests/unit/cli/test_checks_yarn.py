@@ -73,7 +73,6 @@ def test_a_cluster_that_is_down_is_two_findings_with_remedies(tmp_path):
     environment = write_conf(
         tmp_path / "c", yarn_resourcemanager_webapp_address=closed, fs_defaultFS=f"hdfs://{closed}"
     )
-    environment["ELASTICML_HDFS"] = "webhdfs"
     result = by_name(checks_yarn.yarn_checks(environment))
     manager, hdfs = result["Manager"], result["HDFS"]
     assert (manager.state, manager.required, hdfs.state, hdfs.required) == (

@@ -1,4 +1,4 @@
-"""HDFS: which name node a URL means, which user asks, and by which route."""
+"""HDFS: which name node a URL means, and which user asks."""
 
 import pytest
 
@@ -6,10 +6,7 @@ from elasticml.data.readers.files import absolute
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.data.storage.hdfs import (
     absolute_hdfs,
-    class_path,
     hdfs_system,
-    libhdfs_missing,
-    route,
     web_addresses,
 )
 from elasticml.errors import ConfigError
@@ -28,7 +25,7 @@ def folder(tmp_path, monkeypatch):
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:9000</value>"
         "</property></configuration>"
     )
-    for name in ("YARN_CONF_DIR", "ELASTICML_HDFS", "ELASTICML_WEBHDFS", "ARROW_LIBHDFS_DIR"):
+    for name in ("YARN_CONF_DIR", "ELASTICML_WEBHDFS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     return tmp_path
@@ -127,27 +124,3 @@ def test_a_containers_token_replaces_the_user(tmp_path):
     environment = {"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "tokens"), "USER": "me"}
     system, _ = hdfs_system("hdfs://10.0.0.2:8020/x", environment)
     assert system._who == {"delegation": OF_HDFS}
-
-
-def test_libhdfs_is_used_if_available(tmp_path):
-    assert route({}) == "webhdfs"
-    environment = {"HADOOP_HOME": str(tmp_path), "PATH": ""}
-    assert libhdfs_missing(environment).startswith("no libhdfs.so in")
-    (tmp_path / "lib" / "native").mkdir(parents=True)
-    (tmp_path / "lib" / "native" / "libhdfs.so").write_bytes(b"")
-    assert libhdfs_missing(environment).startswith("no CLASSPATH")
-    program = tmp_path / "bin" / "hadoop"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho /h/conf:/h/$1$2.jar\n")
-    program.chmod(0o755)
-    assert libhdfs_missing(environment) == "JAVA_HOME is not set"
-    environment["JAVA_HOME"] = "/java"
-    assert (libhdfs_missing(environment), route(environment)) == (None, "libhdfs")
-    assert class_path(environment) == "/h/conf:/h/classpath--glob.jar"
-    assert class_path({**environment, "CLASSPATH": "/mine"}) == "/mine"
-    assert route({**environment, "ELASTICML_HDFS": "webhdfs"}) == "webhdfs"
-
-
-def test_an_unknown_route_is_refused():
-    with pytest.raises(ConfigError, match="ELASTICML_HDFS is 'jni', wanted 'libhdfs' or 'webhdfs'"):
-        route({"ELASTICML_HDFS": "jni"})
