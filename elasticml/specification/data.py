@@ -109,7 +109,7 @@ class SvmlightSpec(DataSpec):
 
 
 class ImagesSpec(DataSpec):
-    """IDX files of images and labels, or a folder or archive with a folder of images per class."""
+    """IDX files of images and labels, or a folder with a folder of images per class."""
 
     format: ClassVar[str] = "images"
 

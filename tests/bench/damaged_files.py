@@ -43,11 +43,9 @@ import signal
 import struct
 import subprocess
 import sys
-import tarfile
 import tempfile
 import traceback
 import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -377,21 +375,6 @@ def write_folder(folder: Path) -> None:
         place.write_bytes(content)
 
 
-def write_zip(folder: Path) -> None:
-    with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in pictures():
-            archive.writestr(name, content)
-
-
-def write_tar(folder: Path, name: str) -> None:
-    mode: Any = "w:gz" if name.endswith("gz") else "w"
-    with tarfile.open(folder / name, mode) as archive:
-        for member, content in pictures():
-            info = tarfile.TarInfo(member)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-
-
 def write_chunks(folder: Path, kind: str) -> None:
     if kind == "sequences":
         (folder / "a.tsv").write_bytes(tsv_text())
@@ -673,13 +656,6 @@ def cases() -> dict[str, Case]:
     )
     names = [f"images/{name}" for name, _ in pictures()]
     made["folder"] = Case(write_folder, names, source_reader(read_images, "images"))
-    made["zip"] = Case(write_zip, ["a.zip"], source_reader(read_images, "a.zip"), forge_zip)
-    for name in ("a.tar", "a.tar.gz"):
-        made[name[2:]] = Case(
-            lambda folder, name=name: write_tar(folder, name),
-            [name],
-            source_reader(read_images, name),
-        )
     for key, kind in (("chunks", "rows"), ("chunks-letters", "sequences")):
         made[key] = Case(
             lambda folder, kind=kind: write_chunks(folder, kind),

@@ -1,16 +1,18 @@
-"""Read image files (PNG, JPEG, ...) from one folder per class, or from an archive of such folders.
+"""Read image files (PNG, JPEG, ...) from one folder per class.
 
 Pillow decodes them. An example is one image as (channels, height, width), flattened: red, green,
 blue, each row by row, as networks expect. Its label is the index of its folder among the sorted
-folder names; test data use the training data's indices.
+folder names; test data use the training data's indices. Names are relative to the folder, and so
+independent of the file system.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import numpy as np
@@ -21,48 +23,41 @@ from elasticml.data.chunks.chunker import Rows, cut
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.files import (
     absolute,
-    file_info,
     fingerprint,
-    is_versioned,
     once_per_version,
-)
-from elasticml.data.readers.image_files import (
-    IMAGE_SUFFIXES,
-    TAR,
-    ZIP,
-    Listing,
-    contents,
-    folder_of,
-    is_folder,
-    is_tar,
-    listing_of,
-    tar_contents,
+    open_binary,
+    version_of,
 )
 from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, resolve_chunk_bytes
-from elasticml.data.storage.filesystem import system_of
-from elasticml.data.storage.untrusted_files import reads_untrusted_files
+from elasticml.data.storage.filesystem import join, system_of
+from elasticml.data.storage.untrusted_files import (
+    IMAGE_BYTES_MAX,
+    reading,
+    reads_untrusted_files,
+)
 from elasticml.errors import DataError, one_line
 from elasticml.specification.data import ImagesSpec
 
-#: The formats of ``IMAGE_SUFFIXES``, as Pillow names them: it would start other programs for some.
+IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm")
+#: Their formats, as Pillow names them: it would start other programs for some.
 _FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 #: Most pixels of an image; Pillow warns of images with more than half of it.
 PIXELS_MAX: Final = 2**27
-#: Rough ratio of decoded images, at one byte a value, to the size of an archive.
-_EXPANSION: Final = 10
 _CHANNELS: Final = {"L": 1, "RGB": 3}
 #: Key of the folder names in the data's vocabularies.
 _LABEL: Final = "label"
 _NAMED_MAX: Final = 20
+#: Listings of folders with more images than this are cached, as every block needs one. A listing is
+#: valid for a multiple of the time that it took.
+LISTED_ANEW_MAX: Final = 1000
+_VALID_TIMES: Final = 3.0
 
 Size = tuple[int, int]
 
 
 def is_image_folder(path: str) -> bool:
-    """Whether a path is a folder or an archive, not a file of another kind."""
-    if path.lower().endswith((*ZIP, *TAR)):
-        return True
+    """Whether a path is a folder, not a file."""
     try:
         system, inner = system_of(path)
         return bool(system.isdir(inner))
@@ -70,52 +65,118 @@ def is_image_folder(path: str) -> bool:
         return False
 
 
-def read_image_folder(
-    path: str,
-    *,
-    size: Sequence[int] | None = None,
-    mode: str = "RGB",
-    dtype: Dtype = "float64",
-    n_columns: int | None = None,
-    classes: Sequence[str] | None = None,
-) -> ImageFolderSource:
-    """Return a source for a folder or an archive of images; nothing is read yet.
+def _class_of(name: str) -> str:
+    """Return the name of an image's folder, which is its class."""
+    return PurePosixPath(name).parent.name
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The images of a folder."""
+
+    #: Relative names, sorted.
+    names: tuple[str, ...]
+    #: Size and version of each image.
+    versions: tuple[str, ...]
+    #: Changes if any file changes.
+    token: str
+    #: Whether every change of a file can be detected.
+    is_versioned: bool
+
+
+class Folders:
+    """Short-lived cache of the listings of large folders.
 
     Parameters
     ----------
-    path : str
-        A folder with one folder per class, or a zip or tar archive of such folders. Files without
-        an image suffix are skipped.
-    size : (height, width), optional
-        Size to which images are resized; by default all must have the first one's size.
-    mode : {"RGB", "L"}
-        Three colour channels, or greyscale.
-    dtype
-        As for :func:`elasticml.data.readers.svmlight.read_svmlight`.
-    n_columns : int, optional
-        Required number of values per image, that of the training data.
-    classes : sequence of str, optional
-        Folder names of the labels 0, 1, ...; by default all folders, sorted.
+    clock : callable
+        Monotonic clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: By path: expiry time and listing.
+        self._cached: dict[str, tuple[float, Listing]] = {}
+
+    def listing(self, path: str) -> Listing:
+        """List the images below a folder."""
+        began_s = self._clock()
+        expiry_s, listing = self._cached.get(path, (began_s, None))
+        if listing is not None and began_s < expiry_s:
+            return listing
+        listing = _listed_folder(path)
+        ended_s = self._clock()
+        self._cached.pop(path, None)
+        if len(listing.names) > LISTED_ANEW_MAX:
+            self._cached = {p: c for p, c in list(self._cached.items()) if ended_s < c[0]}
+            self._cached[path] = (ended_s + _VALID_TIMES * (ended_s - began_s), listing)
+        return listing
+
+
+#: The cache of this process.
+_listings: Final = Folders()
+
+
+def _is_image(name: str) -> bool:
+    path = PurePosixPath(name)
+    return name.lower().endswith(IMAGE_SUFFIXES) and bool(path.parent.name) and path.name[0] != "."
+
+
+def _listed_folder(path: str) -> Listing:
+    system, inner = system_of(path)
+    files: Mapping[str, Mapping[str, Any]] = system.find(inner, detail=True, refresh=True)
+    prefix = inner.rstrip("/") + "/"
+    # Some file systems include the host in file names; "inner" does not have it.
+    paths = {path.partition(prefix)[2]: path for path in files}
+    names = tuple(sorted(name for name in paths if _is_image(name)))
+    tokens = [version_of(paths[name], files[paths[name]]) for name in names]
+    versions = tuple(
+        _version(files[paths[name]], token) for name, token in zip(names, tokens, strict=True)
+    )
+    token = fingerprint({"files": list(zip(names, versions, strict=True))})
+    return Listing(names, versions, token, all(tokens))
+
+
+def _version(info: Mapping[str, Any], token: str) -> str:
+    return f"{info.get('size')} {token}"
+
+
+def _version_of(place: str) -> str:
+    system, inner = system_of(place)
+    info = system.info(inner)
+    return _version(info, version_of(inner, info))
+
+
+def contents(path: str, names: Sequence[str], listing: Listing) -> Iterator[tuple[str, bytes]]:
+    """Yield names and bytes of images in a folder.
 
     Raises
     ------
-    ConfigError
-        When a setting is out of range.
+    DataError
+        When a file has changed since it was listed.
     """
-    return folder_source_of(
-        ImagesSpec(
-            path=str(path),
-            dtype=dtype,
-            n_columns=n_columns,
-            size=size,  # type: ignore[arg-type]
-            mode=mode,  # type: ignore[arg-type]
-            classes=classes,  # type: ignore[arg-type]
-        )
-    )
+    versions = dict(zip(listing.names, listing.versions, strict=True))
+    for name in names:
+        place = join(path, name)
+        with reading(place), open_binary(place) as file:
+            content = file.read(IMAGE_BYTES_MAX + 1)
+        if len(content) > IMAGE_BYTES_MAX:
+            raise DataError(
+                f"{place} has {len(content)} bytes or more, wanted an image of at most "
+                f"{IMAGE_BYTES_MAX}",
+                path=place,
+            )
+        if listing.is_versioned and _version_of(place) != versions[name]:
+            raise DataError(
+                f"{place} changed while the job was reading; start a new job when all files are in "
+                "place",
+                path=place,
+            )
+        yield name, content
 
 
 def folder_source_of(spec: ImagesSpec) -> ImageFolderSource:
-    """Build the source of a folder or an archive from the options of ``format: images``."""
+    """Build the source of a folder from the options of ``format: images``."""
     return ImageFolderSource(
         path=absolute(spec.path),
         size=spec.size,
@@ -129,7 +190,7 @@ def folder_source_of(spec: ImagesSpec) -> ImageFolderSource:
 @reads_untrusted_files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFolderSource(SinglePassSource):
-    """Images in blocks that take 8 MiB as chunks; one block if they are in a tar archive."""
+    """Images in blocks that take 8 MiB as chunks."""
 
     path: str
     size: Size | None
@@ -142,9 +203,7 @@ class ImageFolderSource(SinglePassSource):
     @property
     def is_costly(self) -> bool:
         """Whether to cache: images are slow to decode; only if a change can be detected."""
-        if is_folder(self.path):
-            return self._listing().is_versioned
-        return is_versioned(self.path)
+        return self._listing().is_versioned
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
@@ -160,12 +219,10 @@ class ImageFolderSource(SinglePassSource):
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over options, and sizes and versions of the files."""
-        return self._fingerprint(self._listing() if is_folder(self.path) else None)
+        return self._fingerprint(self._listing())
 
-    def _fingerprint(self, listing: Listing | None) -> str:
-        if listing is not None and is_folder(self.path):
-            return fingerprint({**self.spec(), "files": listing.token})
-        return fingerprint(self.spec(), file_info(self.path))
+    def _fingerprint(self, listing: Listing) -> str:
+        return fingerprint({**self.spec(), "files": listing.token})
 
     def with_stats(self, facts: DatasetStats) -> ImageFolderSource:
         """Return a source that reads test data with the training data's columns and classes."""
@@ -175,9 +232,6 @@ class ImageFolderSource(SinglePassSource):
 
     def blocks(self) -> list[BlockInfo]:
         """Return ranges of images; raises ConfigError or DataError if there are none."""
-        if is_tar(self.path):
-            nbytes = file_info(self.path).size * _EXPANSION * self._itemsize
-            return [BlockInfo(index=0, nbytes=nbytes)]
         listing = self._listing()
         n, row, step = len(listing.names), *self._steps(listing)
         columns = self._columns(self._size(listing))
@@ -196,20 +250,15 @@ class ImageFolderSource(SinglePassSource):
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read the images of one block; see :class:`elasticml.data.source.Source`."""
         bytes_of_chunk = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        listing = None if is_tar(self.path) else self._listing()
-        size = None if listing is None else self._size(listing)
+        listing = self._listing()
+        size, step = self._size(listing), self._steps(listing)[1]
+        names = listing.names[block * step : (block + 1) * step]
         decoded, folders = list[NDArray[np.uint8]](), list[str]()
-        for name, content in self._contents(block, listing):
-            pixels = self._decode(name, content, size)
-            size = pixels.shape[1], pixels.shape[2]
-            decoded.append(pixels.reshape(-1))
-            folders.append(folder_of(name))
+        for name, content in contents(self.path, names, listing):
+            decoded.append(self._decode(name, content, size).reshape(-1))
+            folders.append(_class_of(name))
             self._check_class(name, folders[-1])
-        if not decoded:
-            raise self._empty()
-        classes = self.classes or _sorted(
-            folders if listing is None else map(folder_of, listing.names)
-        )
+        classes = self.classes or tuple(sorted(set(map(_class_of, listing.names))))
         number = {name: float(i) for i, name in enumerate(classes)}
         labels = np.array([number[folder] for folder in folders])
         rows = Rows(labels=labels, n_columns=decoded[0].size, dense=np.stack(decoded))
@@ -220,39 +269,26 @@ class ImageFolderSource(SinglePassSource):
 
     def shape(self) -> tuple[int, int, int]:
         """Return (channels, height, width) of the images as they are read."""
-        size = self._size(None if is_tar(self.path) else self._listing())
-        return _CHANNELS[self.mode], *size
+        return _CHANNELS[self.mode], *self._size(self._listing())
 
     @property
     def _itemsize(self) -> int:
         return 4 if self.dtype == "float32" else 8
 
-    def _empty(self) -> DataError:
-        return DataError(
-            f"{self.path} has no pictures in folders, wanted one folder for each class with files "
-            f"such as {', '.join(IMAGE_SUFFIXES[:3])}",
-            path=self.path,
-        )
-
     def _listing(self) -> Listing:
-        listing = listing_of(self.path)
+        listing = _listings.listing(self.path)
         if not listing.names:
-            raise self._empty()
+            raise DataError(
+                f"{self.path} has no pictures in folders, wanted one folder for each class with "
+                f"files such as {', '.join(IMAGE_SUFFIXES[:3])}",
+                path=self.path,
+            )
         return listing
 
-    def _size(self, listing: Listing | None) -> Size:
-        """Return height and width of all images: the job's, or those of the first image.
-
-        ``listing`` is None for a tar archive.
-        """
+    def _size(self, listing: Listing) -> Size:
+        """Return height and width of all images: the job's, or those of the first image."""
         if self.size is not None:
             return self.size
-        if listing is None:
-            with closing(tar_contents(self.path)) as images:
-                first = next(images, None)
-            if first is None:
-                raise self._empty()
-            return _size_of(f"{first[0]} of {self.path}", first[1])
         token = listing.token if listing.is_versioned else ""
         return _first_size(self.path, token, listing.names[0])
 
@@ -263,13 +299,6 @@ class ImageFolderSource(SinglePassSource):
         """Return the bytes of an image in a chunk, and the images per block."""
         row = 8 + self._itemsize * self._columns(self._size(listing))
         return row, max(1, BLOCK_BYTES // row)
-
-    def _contents(self, block: int, listing: Listing | None) -> Iterator[tuple[str, bytes]]:
-        """Yield name and bytes of each image of a block."""
-        if listing is None:
-            return tar_contents(self.path)
-        step = self._steps(listing)[1]
-        return contents(self.path, listing.names[block * step : (block + 1) * step], listing)
 
     def _check_class(self, name: str, folder: str) -> None:
         if self.classes is not None and folder not in self.classes:
@@ -282,7 +311,7 @@ class ImageFolderSource(SinglePassSource):
                 path=self.path,
             )
 
-    def _decode(self, name: str, content: bytes, size: Size | None) -> NDArray[np.uint8]:
+    def _decode(self, name: str, content: bytes, size: Size) -> NDArray[np.uint8]:
         """Decode an image to (channels, height, width); another size is resized or rejected."""
         from PIL import Image
 
@@ -290,7 +319,7 @@ class ImageFolderSource(SinglePassSource):
         own_size = (image.height, image.width)
         if self.size is not None and own_size != self.size:
             image = image.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
-        elif size is not None and own_size != size:
+        elif own_size != size:
             raise DataError(
                 f"{name} is {own_size[0]} x {own_size[1]} pixels, wanted {size[0]} x {size[1]} as "
                 "the first picture; set data.size, to which all are resized",
@@ -307,19 +336,11 @@ class ImageFolderSource(SinglePassSource):
         return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _sorted(folders: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(folders)))
-
-
 @once_per_version
 def _first_size(path: str, token: str, name: str) -> Size:
-    """Return height and width of one image of a folder or zip archive."""
-    content = next(iter(contents(path, [name], listing_of(path))))[1]
-    return _size_of(f"{name} of {path}", content)
-
-
-def _size_of(name: str, content: bytes) -> Size:
-    image = _read_image(name, content)
+    """Return height and width of one image of a folder."""
+    content = next(contents(path, [name], _listings.listing(path)))[1]
+    image = _read_image(f"{name} of {path}", content)
     return image.height, image.width
 
 

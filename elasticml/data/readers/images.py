@@ -1,4 +1,4 @@
-"""Read images: IDX files (MNIST and similar), or pictures in folders and archives.
+"""Read images: IDX files (MNIST and similar), or pictures in folders.
 
 Pictures are read by ``image_folder.py``.
 
@@ -50,7 +50,6 @@ from elasticml.specification.data import ImagesSpec
 
 # Read images from IDX files (MNIST and similar): one file of images and one of labels.
 #
-# Folders and archives of images are read by ``pictures.py``.
 #
 # IDX: two zero bytes, a byte for the type, a byte for the number of dimensions, the dimensions as
 # big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
@@ -95,16 +94,19 @@ def read_images(
     path : str
         An IDX file of images, (n, rows, columns) or with any other dimensions. Local path or fsspec
         URL; gzip, bzip2 and xz are recognised by the first bytes. Or a folder with one folder of
-        images per class, or a zip or tar archive of such folders: an image's columns are ordered
-        channel by channel, and its label is the index of its folder, sorted by name.
+        images per class: an image's columns are ordered channel by channel, and its label is the
+        index of its folder, sorted by name; files without an image suffix are skipped.
     labels : str, optional
         IDX file of labels (n,). By default the path with the last ``images-idx3`` replaced by
         ``labels-idx1``.
     dtype, n_columns
         As for :func:`elasticml.data.readers.svmlight.read_svmlight`.
-    size, mode, classes
-        For image files in folders, see
-        :func:`elasticml.data.readers.image_folder.read_image_folder`.
+    size : (height, width), optional
+        Of image files: size to which they are resized; by default all must have the first one's.
+    mode : {"RGB", "L"}
+        Of image files: three colour channels, or greyscale.
+    classes : sequence of str, optional
+        Of image files: folder names of the labels 0, 1, ...; by default all folders, sorted.
 
     Raises
     ------
@@ -141,8 +143,8 @@ def source_of(spec: ImagesSpec) -> ImageSource | ImageFolderSource:
     for key in ("size", "mode", "classes"):
         if getattr(spec, key) is not None:
             raise ConfigError(
-                f"data.{key} is only for folders and archives of pictures, and {spec.path} is "
-                "neither; leave it out",
+                f"data.{key} is only for folders of pictures, and {spec.path} is none; leave it "
+                "out, or unpack an archive",
                 key=f"data.{key}",
             )
     labels = spec.labels
@@ -151,7 +153,8 @@ def source_of(spec: ImagesSpec) -> ImageSource | ImageFolderSource:
         if not separator:
             raise ConfigError(
                 f"data.labels is missing, and cannot be derived from {spec.path}, which is not "
-                "named ...images-idx3...; name the IDX file of the labels",
+                "named ...images-idx3...; name the IDX file of the labels, or a folder of pictures "
+                "instead of an archive",
                 key="data.labels",
             )
         labels = f"{before}labels-idx1{after}"

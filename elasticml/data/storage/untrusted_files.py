@@ -141,18 +141,8 @@ def check_expansion(path: str, what: str, nbytes: int, compressed_bytes: int) ->
         )
 
 
-def is_plain_name(name: str) -> bool:
-    """Whether the name of a member can stand in a message: short, without control characters."""
-    return len(name) <= NAME_CHARACTERS_MAX and not any(ord(letter) < 32 for letter in name)
-
-
-def check_member(path: str, member: zipfile.ZipInfo, bytes_max: int | None = None) -> None:
+def _check_member(path: str, member: zipfile.ZipInfo) -> None:
     """Check a member of a zip file before it is opened.
-
-    Parameters
-    ----------
-    bytes_max : int, optional
-        Its largest size; by default only its expansion is limited.
 
     Raises
     ------
@@ -160,7 +150,7 @@ def check_member(path: str, member: zipfile.ZipInfo, bytes_max: int | None = Non
         When it is encrypted, compressed by an unknown method, too large, or has a wrong name.
     """
     name = member.filename
-    if not is_plain_name(name):
+    if len(name) > NAME_CHARACTERS_MAX or any(ord(letter) < 32 for letter in name):
         raise DataError(f"{path} has a member named {shown(name)}; pack it again", path=path)
     if member.flag_bits & 0x1:
         raise DataError(
@@ -172,10 +162,6 @@ def check_member(path: str, member: zipfile.ZipInfo, bytes_max: int | None = Non
             f"{path}: {name} is compressed in a way that Python cannot read (method "
             f"{member.compress_type}); pack it again with deflate",
             path=path,
-        )
-    if bytes_max is not None and member.file_size > bytes_max:
-        raise DataError(
-            f"{path}: {name} has {member.file_size} bytes, wanted at most {bytes_max}", path=path
         )
     check_expansion(path, name, member.file_size, member.compress_size)
 
@@ -198,7 +184,7 @@ def read_npz_arrays(path: str, raw: BinaryIO) -> dict[str, NDArray[Any]]:
 
 
 def _read_array(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    check_member(path, member)
+    _check_member(path, member)
     with reading(path, member.filename):
         with archive.open(member) as file:
             check_array_header(path, member.filename, file, member.file_size)
@@ -241,49 +227,6 @@ def check_array_header(path: str, name: str, file: Any, nbytes: int) -> None:
             "hold; it is damaged: write it again",
             path=path,
         )
-
-
-class LimitedReader:
-    """A decompressed file that stops a bomb: reading and seeking beyond a limit is an error.
-
-    Parameters
-    ----------
-    path : str
-        For messages.
-    source : binary file
-    compressed_bytes : int
-        Size of the compressed file.
-    """
-
-    def __init__(self, path: str, source: BinaryIO, compressed_bytes: int) -> None:
-        self._path = path
-        self._source = source
-        self._compressed_bytes = compressed_bytes
-
-    def read(self, nbytes: int = -1) -> bytes:
-        """Read at most ``nbytes``; all up to the limit if negative."""
-        room = expansion_limit(self._compressed_bytes) + 1 - self._source.tell()
-        content = self._source.read(room if nbytes < 0 else min(nbytes, room))
-        self._check(self._source.tell())
-        return content
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to an offset, from the start or from here."""
-        if whence == 2:
-            raise OSError("the end of compressed data is not known")
-        self._check(offset + (self._source.tell() if whence == 1 else 0))
-        return self._source.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the offset in the decompressed data."""
-        return self._source.tell()
-
-    def seekable(self) -> bool:
-        """Whether offsets can be gone to: yes."""
-        return True
-
-    def _check(self, offset: int) -> None:
-        check_expansion(self._path, "the file", offset, self._compressed_bytes)
 
 
 def check_csr(

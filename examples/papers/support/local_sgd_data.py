@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +36,8 @@ def fashion() -> Images:
 def cifar10() -> Images:
     """60,000 photographs, 32 x 32 pixels of three colours, 10 classes; 10,000 for the test."""
     folder = DATA / "cifar10_jpeg"
-    X, y = _read(em.read_images(str(folder / "cifar10_train.tar.xz"), dtype="float32"))
-    test = _read(em.read_images(str(folder / "cifar10_test.tar.xz"), dtype="float32"))
+    X, y = _unpacked(folder / "cifar10_train.tar.xz")
+    test = _unpacked(folder / "cifar10_test.tar.xz")
     return images("cifar10", (3, 32, 32), X, y, *test)
 
 
@@ -63,6 +66,13 @@ def images(
         test_X=test_X,
         test_y=test_y,
     )
+
+
+def _unpacked(archive: Path) -> tuple[F32, F64]:
+    """Read the pictures of an archive of folders."""
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+        return _read(em.read_images(folder, dtype="float32"))
 
 
 def _read(source: Any) -> tuple[F32, F64]:

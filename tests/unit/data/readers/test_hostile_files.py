@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import struct
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from elasticml.data.chunks.checksums import checksum
 from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.data.dataset_stats import summarise
-from elasticml.data.readers import files, image_files, image_folder
+from elasticml.data.readers import files, image_folder
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.converted import read_converted
 from elasticml.data.readers.images import read_images
@@ -141,10 +140,10 @@ def test_encrypted_and_unknown_members_are_named(tmp_path) -> None:
 
 
 def test_names_of_members_do_not_break_messages(tmp_path) -> None:
-    for name in ("c/a\nb.png", "c/" + "a" * 500 + ".png"):
-        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-            archive.writestr(name, picture())
-        assert len(refused(read_images(str(tmp_path / "a.zip")), "a.zip contains 'c/a")) < 300
+    for name in ("a\nb.npy", "a" * 500 + ".npy"):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr(name, b"x")
+        assert len(refused(read_npz(str(tmp_path / "a.npz")), "a.npz has a member named 'a")) < 300
     (tmp_path / "chunks.json").write_bytes(b"\xff" * 10**5)
     assert len(refused(read_converted(str(tmp_path)), "chunks.json")) < 600
 
@@ -264,34 +263,11 @@ def test_only_regular_files_are_opened(tmp_path) -> None:
         map_block(tmp_path / "c.chunks")
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "folder"])
-def test_a_huge_image_file_is_not_read(tmp_path, monkeypatch, name) -> None:
-    for module in (image_files, untrusted_files):
-        monkeypatch.setattr(module, "IMAGE_BYTES_MAX", 5000)
-    content = picture() + bytes(10_000)
-    path = tmp_path / name
-    if name == "folder":
-        (path / "c").mkdir(parents=True)
-        (path / "c" / "0.png").write_bytes(content)
-    elif name == "a.zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("c/0.png", content)
-    else:
-        with tarfile.open(path, "w:gz" if name.endswith("gz") else "w") as archive:
-            info = tarfile.TarInfo("c/0.png")
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    refused(read_images(str(path)), "0.png", "5000")
-
-
-def test_a_tar_bomb_of_other_members_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(untrusted_files, "EXPANDED_BYTES_FREE", 100_000)
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        for member, content in (("zeros.bin", bytes(10**7)), ("c/0.png", picture())):
-            info = tarfile.TarInfo(member)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    refused(read_images(str(tmp_path / "a.tar.gz")), "a.tar.gz: the file expands from")
+def test_a_huge_image_file_is_not_read(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(image_folder, "IMAGE_BYTES_MAX", 5000)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "0.png").write_bytes(picture() + bytes(10_000))
+    refused(read_images(str(tmp_path)), "0.png", "5000")
 
 
 def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path, monkeypatch) -> None:

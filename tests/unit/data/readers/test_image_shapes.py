@@ -8,7 +8,7 @@ import pytest
 import elasticml as em
 from elasticml.data.readers.images import image_shape
 from elasticml.errors import DataError
-from tests.unit.data.readers.test_image_folder import every_place, png
+from tests.unit.data.readers.test_image_folder import in_folder, png
 from tests.unit.data.readers.test_images import write
 
 
@@ -25,18 +25,16 @@ def test_idx_dimensions_are_a_shape_if_they_are_those_of_an_image(tmp_path, dime
     assert image_shape(em.read_images(idx_file(tmp_path / "a", *dimensions))) == shape
 
 
-@every_place
-def test_images_have_the_shape_in_which_they_are_read(tmp_path, put):
+def test_images_have_the_shape_in_which_they_are_read(tmp_path):
     files = {"a/1.png": png(np.zeros((4, 6, 3), np.uint8)), "b/1.png": b"never read"}
-    path = put(tmp_path, files)
+    path = in_folder(tmp_path, files)
     assert image_shape(em.read_images(path)) == (3, 4, 6)
     assert image_shape(em.read_images(path, mode="L")) == (1, 4, 6)
     assert image_shape(em.read_images(path, size=(8, 2))) == (3, 8, 2)
 
 
-@every_place
-def test_a_source_without_images_is_named(tmp_path, put):
-    path = put(tmp_path, {"a/notes.txt": b"no"})
+def test_a_source_without_images_is_named(tmp_path):
+    path = in_folder(tmp_path, {"a/notes.txt": b"no"})
     with pytest.raises(DataError, match="has no pictures in folders"):
         image_shape(em.read_images(path))
 
