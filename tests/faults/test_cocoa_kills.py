@@ -1,7 +1,4 @@
-"""CoCoA under random faults: it ends at a true gap with every example, or reports why not.
-
-``tests/bench/kills.py cocoa --runs N`` runs more seeds.
-"""
+"""CoCoA under random faults: it ends at a true gap with every example, or reports why not."""
 
 from __future__ import annotations
 

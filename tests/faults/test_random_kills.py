@@ -1,7 +1,4 @@
-"""Random kills, pauses, notices and returns: no hang, no double count, no loss without a fault.
-
-``tests/bench/kills.py toy --runs N`` runs more seeds.
-"""
+"""Random kills, pauses, notices and returns: no hang, no double count, no loss without a fault."""
 
 from __future__ import annotations
 
