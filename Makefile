@@ -125,13 +125,13 @@ agent-where-possible:
 	fi
 
 yarn-up: setup-test agent-where-possible ## Start Hadoop on this machine: YARN with queues ml and prod, and HDFS.
-	$(BIN)/elasticml mini-yarn up $(YARN_ARGS)
+	$(BIN)/python -m yarn.mini up $(YARN_ARGS)
 
 yarn-down: ## Stop Hadoop.
-	$(BIN)/elasticml mini-yarn down $(YARN_ARGS)
+	$(BIN)/python -m yarn.mini down $(YARN_ARGS)
 
 yarn-demo: setup-test agent-where-possible ## Run a job on it that loses half of its containers to another queue and gets them back.
-	$(BIN)/elasticml mini-yarn demo --out runs/yarn-demo $(DEMO_ARGS)
+	$(BIN)/python -m yarn.mini demo --out runs/yarn-demo $(DEMO_ARGS)
 
 demo: setup ## Train on 14 workers, kill 7, restart them; plot and table in runs/demo.
 	@$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)

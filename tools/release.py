@@ -41,7 +41,6 @@ IN_SDIST = (
     "README.md",
     "SECURITY.md",
     "docs/explanation/architecture.md",
-    "elasticml/clusters/minihadoop/pom.xml",
     "examples/",
     "noxfile.py",
     "pyproject.toml",
@@ -51,13 +50,13 @@ IN_SDIST = (
     "tools/release.py",
     "uv.lock",
     "yarn/agent/pom.xml",
+    "yarn/mini/pom.xml",
     "yarn/agent/src/main/java/io/elasticml/agent/Agent.java",
 )
 IN_WHEEL = (
     "elasticml/__init__.py",
     "elasticml/py.typed",
     "elasticml/clusters/yarn/elasticml-agent.jar",
-    "elasticml/clusters/minihadoop/pom.xml",
     "elasticml/report/lanes.js",
     "elasticml/report/page.css",
 )

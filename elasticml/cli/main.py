@@ -19,7 +19,6 @@ from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
 from elasticml.cli.init import init
 from elasticml.cli.jobs import jobs
-from elasticml.cli.mini_yarn import mini_yarn
 from elasticml.cli.predict import predict
 from elasticml.cli.report import report
 from elasticml.cli.run import run
@@ -61,7 +60,6 @@ A job file specifies the algorithm, the data, and what to do when workers are lo
     elasticml announce --grace 120 ...      tell jobs that workers will be stopped
     elasticml doctor                        check this machine
     elasticml warm                          compile all kernels ahead, once per machine
-    elasticml mini-yarn up                  start a real Hadoop on this machine
 
 Completion of commands and options: _ELASTICML_COMPLETE=bash_source elasticml prints what bash reads
 (also zsh_source, fish_source).
@@ -95,18 +93,17 @@ for _command in (
     announce,
     doctor,
     warm,
-    mini_yarn,
 ):
     elasticml.add_command(_command)
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit; errors are one line on standard error."""
+def main(arguments: Sequence[str] | None = None, command: click.Command = elasticml) -> NoReturn:
+    """Run a command line and exit; errors are one line on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
     try:
-        code = elasticml.main(words, prog_name="elasticml", standalone_mode=False)
+        code = command.main(words, prog_name=command.name, standalone_mode=False)
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.ClickException as error:

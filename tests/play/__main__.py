@@ -31,7 +31,7 @@ with nannies (nannies), of dask scheduler and dask worker (stock), and of the sa
 namespaces (hosts). Two more worlds are groups of plans on local: each builtin exception from the
 job's own code (raising), and a wrong byte in the data's files (damaged). Nothing may be left:
 process, descriptor, shared memory, file, task. Full disks and hosts need root. A world named yarn
-is a mini Hadoop (elasticml mini-yarn).
+is a mini Hadoop (yarn/mini).
 
 \b
 Examples:

@@ -14,15 +14,15 @@ import psutil
 from distributed import Client
 
 from elasticml.clusters.local.cluster import LocalWorker
-from elasticml.clusters.minihadoop.daemons import marked
-from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-from elasticml.clusters.minihadoop.test_tenant import Tenant
 from elasticml.clusters.polling import until
 from elasticml.clusters.yarn.yarn_client import YarnCallError
 from elasticml.errors import JobFailedError
 from elasticml.jobs.handle import workers_of
 from tests.play.faults import Begin, Undo
 from tests.play.plan import Fault
+from yarn.mini.daemons import marked
+from yarn.mini.mini_yarn import MiniYarn
+from yarn.mini.tenant import Tenant
 
 if TYPE_CHECKING:
     from elasticml.clusters.yarn.cluster import YarnCluster

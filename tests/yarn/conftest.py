@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.clusters.minihadoop.java import find_java, jars_directory
-from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-from elasticml.clusters.minihadoop.test_tenant import Tenant
 from elasticml.clusters.yarn.skein_client import SkeinClient
 from elasticml.errors import ConfigError
+from yarn.mini.java import find_java, jars_directory
+from yarn.mini.mini_yarn import MiniYarn
+from yarn.mini.tenant import Tenant
 
 
 @pytest.fixture(scope="session")

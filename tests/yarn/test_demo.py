@@ -14,7 +14,7 @@ from elasticml.story.records import RoundEnded
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
-COMMAND = [sys.executable, "-m", "elasticml", "mini-yarn", "demo", "--json"]
+COMMAND = [sys.executable, "-m", "yarn.mini", "demo", "--json"]
 
 
 @pytest.mark.slow
@@ -24,7 +24,6 @@ def test_half_of_a_jobs_containers_are_pre_empted_and_return(mini_yarn, tmp_path
         [*COMMAND, "--out", str(out), "--seconds", "90", "--rows", "10000"],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["stopped_by"] == "90 seconds"

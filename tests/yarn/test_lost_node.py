@@ -9,9 +9,9 @@ import psutil
 import pytest
 from distributed import Client
 
-from elasticml.clusters.minihadoop.mini_settings import node_host
 from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from tests.yarn_jobs import WAIT_S, Running, make_cluster
+from yarn.mini.mini_settings import node_host
 
 pytestmark = pytest.mark.yarn
 

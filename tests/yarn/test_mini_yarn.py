@@ -14,11 +14,11 @@ import urllib.request
 import psutil
 import pytest
 
-from elasticml.clusters.minihadoop.daemons import is_ours, marked
-from elasticml.clusters.minihadoop.mini_settings import node_host
-from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
 from elasticml.errors import ConfigError
 from tests.waiting import until
+from yarn.mini.daemons import is_ours, marked
+from yarn.mini.mini_settings import node_host
+from yarn.mini.mini_yarn import MiniYarn
 
 skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
@@ -167,7 +167,7 @@ def test_at_finds_a_running_one_and_refuses_a_folder_without(mini_yarn, tmp_path
     result = MiniYarn.at(mini_yarn.root)
     assert result.pids() == mini_yarn.pids()
     assert result.environment()["HADOOP_CONF_DIR"] == os.environ["HADOOP_CONF_DIR"]
-    with pytest.raises(ConfigError, match="elasticml mini-yarn up"):
+    with pytest.raises(ConfigError, match="make yarn-up"):
         MiniYarn.at(tmp_path)
     with pytest.raises(ConfigError, match="already running"):
         MiniYarn(mini_yarn.root).up()
@@ -175,7 +175,7 @@ def test_at_finds_a_running_one_and_refuses_a_folder_without(mini_yarn, tmp_path
 
 def cli_output(*arguments):
     """Return what the command line prints."""
-    command = [sys.executable, "-m", "elasticml", "mini-yarn", *arguments]
+    command = [sys.executable, "-m", "yarn.mini", *arguments]
     return subprocess.check_output(command, text=True)
 
 
@@ -203,7 +203,7 @@ def test_yarn_prints_the_class_path(mini_yarn):
 def test_a_second_one_runs_beside_and_ends_with_its_starter(tmp_path):
     """The process that started it is killed; the watchdog ends the daemons nevertheless."""
     program = (
-        "import sys; from elasticml.clusters.minihadoop.mini_yarn import MiniYarn\n"
+        "import sys; from yarn.mini.mini_yarn import MiniYarn\n"
         f"with MiniYarn({str(tmp_path / 'second')!r}, nodes=1) as yarn:\n"
         "    print(*yarn.pids().values(), flush=True); sys.stdin.read()\n"
     )
@@ -226,7 +226,7 @@ def test_a_second_one_runs_beside_and_ends_with_its_starter(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing(tmp_path, number):
     root = tmp_path / "third"
-    command = [sys.executable, "-m", "elasticml", "mini-yarn", "up", "--root", str(root)]
+    command = [sys.executable, "-m", "yarn.mini", "up", "--root", str(root)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as up:
         try:
             wait_for(lambda: len(marked(root)) >= 3, True)
@@ -244,7 +244,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path, number):
 @pytest.mark.slow
 def test_a_taken_port_leads_to_another_attempt(tmp_path, monkeypatch):
     """The first choice of ports includes a taken one."""
-    from elasticml.clusters.minihadoop import mini_yarn as module
+    from yarn.mini import mini_yarn as module
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -52,7 +52,8 @@ def require_conf(environment: Mapping[str, str]) -> HadoopConf:
     if not conf.folders:
         raise ConfigError(
             f"no YARN cluster is configured: neither {' nor '.join(VARIABLES)} is set; "
-            f"export {VARIABLES[-1]}=/folder/with/yarn-site.xml, or elasticml mini-yarn up",
+            f"export {VARIABLES[-1]}=/folder/with/yarn-site.xml, or in a clone of elasticml: "
+            "make yarn-up",
             key=VARIABLES[-1],
         )
     if not any((folder / "yarn-site.xml").is_file() for folder in conf.folders):

@@ -43,7 +43,9 @@ def test_the_resource_managers_web_addresses_are_found(values, urls):
 
 
 def test_a_cluster_that_is_not_configured_has_a_remedy(tmp_path):
-    with pytest.raises(ConfigError, match=r"neither .* is set; export HADOOP_CONF_DIR=.*mini-yarn"):
+    with pytest.raises(
+        ConfigError, match=r"neither .* is set; export HADOOP_CONF_DIR=.*make yarn-up"
+    ):
         require_conf({})
     with pytest.raises(ConfigError, match=r"has no yarn-site.xml; export YARN_CONF_DIR="):
         require_conf({"YARN_CONF_DIR": str(tmp_path)})

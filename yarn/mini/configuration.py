@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from elasticml.clusters.minihadoop.layout import Layout
-from elasticml.clusters.minihadoop.mini_settings import HOST, MiniSettings, node_host
+from yarn.mini.layout import Layout
+from yarn.mini.mini_settings import HOST, MiniSettings, node_host
 
 #: Environment variable that holds the root directory in every process of a mini YARN, containers
 #: included.

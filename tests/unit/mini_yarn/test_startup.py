@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from elasticml.clusters.minihadoop import startup as module
-from elasticml.clusters.minihadoop.daemons import Daemons
-from elasticml.clusters.minihadoop.layout import Layout
-from elasticml.clusters.minihadoop.mini_settings import MiniSettings
-from elasticml.clusters.minihadoop.programs import Programs
-from elasticml.clusters.minihadoop.startup import PortTakenError, Start
 from elasticml.errors import SubmissionError
+from yarn.mini import startup as module
+from yarn.mini.daemons import Daemons
+from yarn.mini.layout import Layout
+from yarn.mini.mini_settings import MiniSettings
+from yarn.mini.programs import Programs
+from yarn.mini.startup import PortTakenError, Start
 
 
 class Programless:

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from elasticml.errors import ConfigError
@@ -111,7 +110,7 @@ FETCH_S_MAX = 900.0
 
 def pom() -> Path:
     """Return the path of the list of Hadoop's artifacts, a Maven POM."""
-    return Path(str(files("elasticml.clusters.minihadoop").joinpath("pom.xml")))
+    return Path(__file__).with_name("pom.xml")
 
 
 def jars_directory(say: Callable[[str], None], cache: Path | None = None) -> Path:

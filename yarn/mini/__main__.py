@@ -1,4 +1,4 @@
-"""``elasticml mini-yarn``: a real Hadoop on this machine, for experiments and tests."""
+"""``python -m yarn.mini``: a real Hadoop on this machine, for experiments and tests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from typing import Any
 
 import click
 
-from elasticml.cli.yarn_demo import preemption_options, yarn_demo
+from elasticml.cli.main import main
+from yarn.mini.daemons import default_root
+from yarn.mini.demo import preemption_options, yarn_demo
+from yarn.mini.mini_settings import Preemption
+from yarn.mini.mini_yarn import MiniYarn
 
 _HELP = """Run a real Hadoop on this machine, for experiments: a ResourceManager, NodeManagers and
 HDFS, all on loopback addresses.
 
 \b
 Examples:
-    elasticml mini-yarn up                        start it; the queues are ml and prod
-    eval "$(elasticml mini-yarn env)"             point this shell's programs to it
+    python -m yarn.mini up                        start it; the queues are ml and prod
+    eval "$(python -m yarn.mini env)"             point this shell's programs to it
     elasticml submit job.yaml --queue ml          run a job on it
-    elasticml mini-yarn status
-    elasticml mini-yarn down
-    elasticml mini-yarn demo                      start one and see a job being pre-empted on it
+    python -m yarn.mini status
+    python -m yarn.mini down
+    python -m yarn.mini demo                      start one and see a job being pre-empted on it
 
 It requires Java and, the first time, Maven, which fetches Hadoop (90 MB).
 """
@@ -36,7 +40,9 @@ _root = click.option(
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 
 
-@click.group(name="mini-yarn", help=_HELP, short_help="Start a real Hadoop on this machine.")
+@click.group(
+    name="python -m yarn.mini", help=_HELP, short_help="Start a real Hadoop on this machine."
+)
 def mini_yarn() -> None:
     """Group the commands."""
 
@@ -63,10 +69,6 @@ def up(
     verbose: bool,
 ) -> None:
     """Start a ResourceManager, NodeManagers and HDFS; return when YARN can grant containers."""
-    from elasticml.clusters.minihadoop.daemons import default_root
-    from elasticml.clusters.minihadoop.mini_settings import Preemption
-    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-
     began_s = time.monotonic()
 
     def say(line: str) -> None:
@@ -84,9 +86,9 @@ def up(
     where = "" if root is None else f" --root {shlex.quote(str(yarn.root))}"
     click.echo(f"ResourceManager  {yarn.rm_url}")
     click.echo(f"HDFS             {yarn.hdfs_url}  {yarn.webhdfs_url}")
-    click.echo(f'in this shell    eval "$(elasticml mini-yarn env{where})"')
+    click.echo(f'in this shell    eval "$(python -m yarn.mini env{where})"')
     click.echo("then             elasticml submit job.yaml --queue ml")
-    click.echo(f"at the end       elasticml mini-yarn down{where}")
+    click.echo(f"at the end       python -m yarn.mini down{where}")
 
 
 @mini_yarn.command(short_help="End it.")
@@ -94,9 +96,6 @@ def up(
 @_verbose
 def down(root: Path | None, verbose: bool) -> None:
     """End every process: daemons, containers and their remaining children."""
-    from elasticml.clusters.minihadoop.daemons import default_root
-    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-
     count = MiniYarn.end_at(root or default_root())
     click.echo(f"ended {count} processes" if count else "nothing was running")
 
@@ -131,13 +130,14 @@ def status(context: click.Context, root: Path | None, as_json: bool, verbose: bo
 @_root
 @_verbose
 def env(root: Path | None, verbose: bool) -> None:
-    """Print environment variables for a shell: ``eval "$(elasticml mini-yarn env)"``."""
+    """Print environment variables for a shell: ``eval "$(python -m yarn.mini env)"``."""
     for name, value in _at(root).environment().items():
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
 def _at(root: Path | None) -> Any:
-    from elasticml.clusters.minihadoop.daemons import default_root
-    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-
     return MiniYarn.at(root or default_root())
+
+
+if __name__ == "__main__":
+    main(command=mini_yarn)

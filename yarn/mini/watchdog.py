@@ -1,6 +1,6 @@
 """A watchdog process: it ends a mini YARN when the process that started it exits for any reason.
 
-``python -m elasticml.clusters.minihadoop.watchdog ROOT CONTAINER_S TEMPORARY`` waits for end of
+``python -m yarn.mini.watchdog ROOT CONTAINER_S TEMPORARY`` waits for end of
 file on its standard input, on which nothing is ever written.
 """
 
@@ -13,15 +13,16 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from elasticml.clusters.minihadoop.daemons import Daemons
-from elasticml.clusters.minihadoop.layout import Layout
+from yarn.mini.daemons import Daemons
+from yarn.mini.layout import Layout
 
 
 def start_watchdog(root: Path, container_s: float, is_temporary: bool) -> subprocess.Popen[bytes]:
     """Start a watchdog for the mini YARN at ``root``; closing its standard input triggers it."""
-    arguments = [str(root), str(container_s), str(int(is_temporary))]
+    arguments = [str(root.absolute()), str(container_s), str(int(is_temporary))]
     return subprocess.Popen(
-        [sys.executable, "-m", "elasticml.clusters.minihadoop.watchdog", *arguments],
+        [sys.executable, "-m", "yarn.mini.watchdog", *arguments],
+        cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

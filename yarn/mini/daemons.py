@@ -18,9 +18,9 @@ from typing import Any
 
 import psutil
 
-from elasticml.clusters.minihadoop.configuration import MARKER
-from elasticml.clusters.minihadoop.layout import Layout
 from elasticml.errors import ConfigError, one_line
+from yarn.mini.configuration import MARKER
+from yarn.mini.layout import Layout
 
 #: Seconds that daemons have to exit by themselves, on top of the time for their containers.
 END_S_MAX = 5.0
@@ -251,13 +251,13 @@ def _empty(root: Path, say: Callable[[str], None]) -> None:
         daemons.load()
         if daemons.pids():
             raise ConfigError(
-                f"a mini YARN is already running at {root}; use it, end it (elasticml mini-yarn "
-                f"down --root {root}) or choose another directory: --root DIR"
+                f"a mini YARN is already running at {root}; use it, end it (python -m "
+                f"yarn.mini down --root {root}) or choose another directory: --root DIR"
             )
     if marked(layout.root):
         raise ConfigError(
-            f"processes of a former mini YARN are still running at {root}; end them: elasticml "
-            f"mini-yarn down --root {root}"
+            f"processes of a former mini YARN are still running at {root}; end them: python -m "
+            f"yarn.mini down --root {root}"
         )
     # Slow: unpacked environments are tens of thousands of files on every node.
     say(f"removing the files of the former mini YARN in {root}")

@@ -15,21 +15,21 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from elasticml.cli.main import elasticml
-from elasticml.clusters.minihadoop import daemons, java, mini_yarn
-from elasticml.clusters.minihadoop.configuration import (
+from elasticml.errors import ConfigError
+from yarn.mini import daemons, java, mini_yarn
+from yarn.mini.__main__ import mini_yarn as command_line
+from yarn.mini.configuration import (
     MARKER,
     node,
     queues,
     write_configuration,
     yarn,
 )
-from elasticml.clusters.minihadoop.daemons import Daemons, is_ours, marked
-from elasticml.clusters.minihadoop.java import Java, find_java, version_of
-from elasticml.clusters.minihadoop.layout import Layout
-from elasticml.clusters.minihadoop.mini_settings import MiniSettings, Preemption, node_host
-from elasticml.clusters.minihadoop.programs import Programs
-from elasticml.errors import ConfigError
+from yarn.mini.daemons import Daemons, is_ours, marked
+from yarn.mini.java import Java, find_java, version_of
+from yarn.mini.layout import Layout
+from yarn.mini.mini_settings import MiniSettings, Preemption, node_host
+from yarn.mini.programs import Programs
 
 JAVA = Java(home="/java", version=17)
 
@@ -279,8 +279,8 @@ def test_a_child_that_dies_is_waited_for(tmp_path, monkeypatch):
 
 def test_commands_without_a_started_one_are_one_line(tmp_path):
     for command in ("status", "env"):
-        done = CliRunner().invoke(elasticml, ["mini-yarn", command, "--root", str(tmp_path)])
+        done = CliRunner().invoke(command_line, [command, "--root", str(tmp_path)])
         assert isinstance(done.exception, ConfigError)
-        assert "start one: elasticml mini-yarn up" in done.exception.message
-    done = CliRunner().invoke(elasticml, ["mini-yarn", "down", "--root", str(tmp_path)])
+        assert "start one: make yarn-up" in done.exception.message
+    done = CliRunner().invoke(command_line, ["down", "--root", str(tmp_path)])
     assert (done.exit_code, done.output) == (0, "nothing was running\n")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from elasticml.clusters.minihadoop.daemons import Daemons
-from elasticml.clusters.minihadoop.mini_settings import HOST, MiniSettings, node_host, node_name
-from elasticml.clusters.minihadoop.programs import Programs
 from elasticml.clusters.polling import until
 from elasticml.data.storage.hadoop_http import ask as send
 from elasticml.errors import SubmissionError
+from yarn.mini.daemons import Daemons
+from yarn.mini.mini_settings import HOST, MiniSettings, node_host, node_name
+from yarn.mini.programs import Programs
 
 # Requests to the web services of YARN and HDFS on this machine.
 

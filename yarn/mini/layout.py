@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticml.clusters.minihadoop.mini_settings import node_name
+from yarn.mini.mini_settings import node_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticml.clusters.minihadoop.configuration import MARKER
-from elasticml.clusters.minihadoop.java import Java
-from elasticml.clusters.minihadoop.layout import Layout
+from yarn.mini.configuration import MARKER
+from yarn.mini.java import Java
+from yarn.mini.layout import Layout
 
 _HADOOP = "org.apache.hadoop"
 

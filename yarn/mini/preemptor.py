@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from elasticml.clusters.yarn.jobs.applications import StoryReader
+from elasticml.clusters.yarn.yarn_client import YarnClient
+from elasticml.errors import ElasticmlError
+from elasticml.report.preemptions import containers
 from elasticml.story.records import RoundEnded, StoryRecord, records_from_json
-
-if TYPE_CHECKING:
-    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-    from elasticml.clusters.minihadoop.test_tenant import Tenant
-    from elasticml.clusters.yarn.yarn_client import YarnClient
+from yarn.mini.daemons import environment_of
+from yarn.mini.mini_yarn import MiniYarn
+from yarn.mini.tenant import Tenant
 
 #: Seconds between two polls of the job's story.
 LOOK_S = 0.5
@@ -53,8 +54,6 @@ class ContainerKiller:
 
     def kill(self) -> str:
         """Send SIGKILL to all processes of the youngest container; return its id."""
-        from elasticml.clusters.minihadoop.daemons import environment_of
-
         (app_id,) = self._client.running(self._name)
         with self._client.connect(app_id) as application:
             workers = application.containers(["dask.worker"], ["running"])
@@ -82,10 +81,10 @@ class ContainerPreemptor:
     ----------
     tenant : Tenant
         The application in another queue that takes the containers.
-    killer : Killer
+    killer : ContainerKiller
     place : str
         Place of the job's run directory.
-    plan : Plan
+    plan : PreemptionPlan
     say : callable
         Called with progress messages of one line.
     """
@@ -98,8 +97,6 @@ class ContainerPreemptor:
         plan: PreemptionPlan,
         say: Callable[[str], None],
     ) -> None:
-        from elasticml.clusters.yarn.jobs.applications import StoryReader
-
         self._tenant = tenant
         self._killer = killer
         self._reader = StoryReader(place)
@@ -126,8 +123,6 @@ class ContainerPreemptor:
             raise self._error
 
     def _act(self) -> None:
-        from elasticml.errors import ElasticmlError
-
         count = self._plan.containers
         try:
             if not self._until(lambda: self._trained_s() > self._plan.begin_s):
@@ -159,7 +154,5 @@ class ContainerPreemptor:
 
     def _is_whole_again(self) -> bool:
         """Return whether every lost member has been replaced."""
-        from elasticml.report.preemptions import containers
-
         lost = [c for c in containers(self._story) if c.lost_s is not None]
         return bool(lost) and all(c.return_s is not None for c in lost)

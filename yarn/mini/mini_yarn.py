@@ -15,27 +15,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from elasticml.clusters.minihadoop import startup, watchdog
-from elasticml.clusters.minihadoop.configuration import write_configuration
-from elasticml.clusters.minihadoop.daemons import (
+from elasticml.errors import ConfigError, SubmissionError
+from yarn.mini import startup, watchdog
+from yarn.mini.configuration import write_configuration
+from yarn.mini.daemons import (
     Daemons,
     environment_of,
     kill_all,
     make_root,
     marked,
 )
-from elasticml.clusters.minihadoop.java import Java, find_java, jars_directory
-from elasticml.clusters.minihadoop.layout import Layout
-from elasticml.clusters.minihadoop.mini_settings import (
+from yarn.mini.java import Java, find_java, jars_directory
+from yarn.mini.layout import Layout
+from yarn.mini.mini_settings import (
     HOST,
     MiniSettings,
     Preemption,
     node_host,
     node_name,
 )
-from elasticml.clusters.minihadoop.programs import Programs
-from elasticml.clusters.minihadoop.startup import PortTakenError, Start
-from elasticml.errors import ConfigError, SubmissionError
+from yarn.mini.programs import Programs
+from yarn.mini.startup import PortTakenError, Start
 
 # Choose free ports, so that several mini YARNs can run side by side.
 
@@ -182,7 +182,7 @@ class MiniYarn:
         except FileNotFoundError:
             raise ConfigError(
                 f"no mini YARN: there is no {layout.state.name} in {layout.root}; start one: "
-                "elasticml mini-yarn up"
+                "make yarn-up"
             ) from None
         facts = daemons.facts
         settings = dict(facts["settings"])

@@ -1,4 +1,4 @@
-"""``elasticml mini-yarn demo``: another queue pre-empts half of a job's containers for a while."""
+"""``python -m yarn.mini demo``: another queue pre-empts half of a job's containers for a while."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from elasticml.jobs.job_file import JobFile
-
+from elasticml.cli.submit import run_on_yarn
+from elasticml.clusters.yarn.skein_client import start_client
+from elasticml.jobs.job_file import JobFile, parse_job
+from elasticml.report.preemptions import preemption_table
+from elasticml.report.run_reader import read_run
+from yarn.mini.mini_settings import Preemption
+from yarn.mini.mini_yarn import MiniYarn
+from yarn.mini.preemptor import ContainerKiller, ContainerPreemptor, PreemptionPlan
+from yarn.mini.tenant import Tenant
 
 # Pre-emption options that the commands of a mini YARN share.
 
@@ -58,8 +64,8 @@ plots.
 
 \b
 Examples:
-    elasticml mini-yarn demo
-    elasticml mini-yarn demo --max-wait 0.5 --sigkill-delay 0.25
+    python -m yarn.mini demo
+    python -m yarn.mini demo --max-wait 0.5 --sigkill-delay 0.25
 """
 
 
@@ -94,13 +100,6 @@ def yarn_demo(
     verbose: bool,
 ) -> None:
     """Start a Hadoop, run a job on it, pre-empt some of its containers and release them."""
-    from elasticml.cli.demo_preemptor import ContainerKiller, ContainerPreemptor, PreemptionPlan
-    from elasticml.cli.submit import run_on_yarn
-    from elasticml.clusters.minihadoop.mini_settings import Preemption
-    from elasticml.clusters.minihadoop.mini_yarn import MiniYarn
-    from elasticml.clusters.minihadoop.test_tenant import Tenant
-    from elasticml.clusters.yarn.skein_client import start_client
-
     began_s = time.monotonic()
 
     def say(line: str) -> None:
@@ -130,8 +129,6 @@ def yarn_demo(
 
 
 def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
-    from elasticml.jobs.job_file import parse_job
-
     splice = {"format": "synthetic_splice", "rows": rows, "seed": 1, "positive_share": 0.1}
     return parse_job(
         {
@@ -156,9 +153,6 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
 
 
 def _show(out: Path, seconds: float, to_errors: bool) -> None:
-    from elasticml.report.preemptions import preemption_table
-    from elasticml.report.run_reader import read_run
-
     table = preemption_table(read_run(out).records) or "none was pre-empted\n"
     click.echo(f"\nContainers, in seconds since the start of the job:\n{table}", err=to_errors)
     click.echo(f"time        {seconds:.0f} s", err=to_errors)
