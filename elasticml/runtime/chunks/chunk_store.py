@@ -294,7 +294,8 @@ class ChunkStore:
         rows = sum(chunk.n_rows for chunk in new)
         if not self.owned:
             rows, nbytes = rows + self._held_rows, nbytes + self.held_bytes
-        growth = arriving + (self._forms - 1) * nbytes + self._row_bytes * rows
+        # The next block is as large, and is parsed beside these.
+        growth = arriving + _bytes_of(new) + (self._forms - 1) * nbytes + self._row_bytes * rows
         return growth > self.out_of_core.room_bytes
 
     def _store_on_disk(self, chunks: Sequence[Chunk], held: int) -> list[Chunk]:
