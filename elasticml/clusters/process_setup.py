@@ -1,7 +1,4 @@
-"""Prepare a scheduler or worker process: name, death signal, Dask settings, logging, imports.
-
-The process attributes exist on Linux only; elsewhere those calls do nothing.
-"""
+"""Prepare a scheduler or worker process: name, death signal, Dask settings, logging, imports."""
 
 from __future__ import annotations
 
@@ -17,16 +14,13 @@ from typing import Any
 
 from elasticml.algorithms.kernel_modules import kernel_modules, note_warm, warm_up
 
-# Process name and parent death signal, which only Linux has; elsewhere these calls do nothing.
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
 
 def set_process_name(name: str) -> None:
     """Set the name (at most 15 characters) that ``ps`` and ``top`` show for this process."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -37,8 +31,6 @@ def die_with_parent(parent_pid: int) -> None:
     parent_pid : int
         The expected parent; if it has exited already, this process exits at once.
     """
-    if sys.platform != "linux":
-        return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)

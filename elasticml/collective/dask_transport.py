@@ -18,7 +18,6 @@ import asyncio
 import json
 import logging
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -350,7 +349,7 @@ def _link_over(comm: Any, kind: str, hello: Mapping[str, Any]) -> PlainLink:
     pieces = PIECE_BYTES if _is_far(comm) else None
     if kind != "stream":
         return CommLink(comm, hello, MessageChannel(comm), pieces)
-    if isinstance(comm.stream, SSLIOStream) or sys.platform == "win32":
+    if isinstance(comm.stream, SSLIOStream):
         link = CommLink(comm, hello, StreamChannel(comm.stream), pieces)
         # Replaces the comm's own callback; ``close`` aborts the comm in its place.
         comm.stream.set_close_callback(link.close)

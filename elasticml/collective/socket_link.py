@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import array
 import asyncio
+import fcntl
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -146,10 +146,6 @@ _NOT_SENT: Final = 0x894B
 
 def unsent_socket_bytes(descriptor: int) -> int:
     """Return the bytes that the kernel has not sent on a TCP socket; 0 if it does not tell."""
-    if not sys.platform.startswith("linux"):
-        return 0
-    import fcntl
-
     unsent = array.array("i", [0])
     try:
         fcntl.ioctl(descriptor, _NOT_SENT, unsent)

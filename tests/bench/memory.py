@@ -4,9 +4,9 @@
 
 Linux. Megabytes (10^6 bytes), medians over the workers: resident (all pages that a process maps),
 proportional (shared pages divided among those that map them) and private (pages that only it has),
-from ``/proc/PID/smaps_rollup``; also the threads. ``fork``: workers are forked from a process that
-has imported everything; ``spawn``: each is a fresh interpreter. The fork server's own row is what
-workers share. A cluster is started before, so that compiled code is in the cache.
+from ``/proc/PID/smaps_rollup``; also the threads. Workers are forked from a process that has
+imported everything, whose own row is what they share. A cluster is started before, so that compiled
+code is in the cache.
 """
 
 from __future__ import annotations
@@ -44,24 +44,21 @@ def show(name, when, pids):
     harness.row(name, when, *(f"{x:.0f}" for x in harness.column_medians([*map(memory, pids)])))
 
 
-def measure(options, start_method):
+def measure(options):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 20))
     y = np.where(X[:, :5].sum(axis=1) > 0.0, 1.0, -1.0)
-    with em.LocalCluster(
-        options.workers, start_method=start_method, algorithms=[options.algorithm]
-    ) as cluster:
+    with em.LocalCluster(options.workers, algorithms=[options.algorithm]) as cluster:
         pids = [worker.pid for worker in cluster.workers()]
-        show(f"worker, {start_method}", "before data", pids)
+        show("worker", "before data", pids)
         with Client(cluster) as client:
             section = {"name": options.algorithm, "loss": "logistic", "l2": 1e-3}
             algorithm = {"cocoa": em.CoCoA, "batch_gradient": em.BatchGradient}[section.pop("name")]
             job = em.Job(algorithm(**section), em.from_arrays(X, y), stop=em.Stop(rounds=5))
             job.run(client)
-            show(f"worker, {start_method}", "after a job of 2,000 x 20", pids)
+            show("worker", "after a job of 2,000 x 20", pids)
         show("scheduler", "after the job", [cluster.scheduler_pid])
-        if start_method == "fork":
-            show("fork server", "after the job", [parent_of(pids[0])])
+        show("fork server", "after the job", [parent_of(pids[0])])
 
 
 def main():
@@ -73,8 +70,7 @@ def main():
     with em.LocalCluster(1, algorithms=[options.algorithm]):
         pass
     harness.head("process", "when", "resident", "proportional", "private", "threads")
-    for start_method in ("fork", "spawn"):
-        measure(options, start_method)
+    measure(options)
 
 
 if __name__ == "__main__":

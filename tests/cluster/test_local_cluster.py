@@ -24,10 +24,10 @@ pytestmark = pytest.mark.cluster
 WAIT_S = 30
 
 
-@pytest.fixture(scope="module", params=["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def shared(request: pytest.FixtureRequest) -> Generator[LocalCluster]:
+@pytest.fixture(scope="module")
+def shared() -> Generator[LocalCluster]:
     """A cluster that tests only read."""
-    with LocalCluster(2, threads=1, start_method=request.param) as cluster:
+    with LocalCluster(2, threads=1) as cluster:
         yield cluster
 
 
@@ -139,7 +139,6 @@ def test_dask_computes_on_the_cluster(shared: LocalCluster) -> None:
         ({"workers_max": 0}, "workers_max: got 0"),
         ({"slowdown": {0: 0.5}}, "slowdown: got {0: 0.5}"),
         ({"slowdown": {-1: 2.0}}, "slowdown: got {-1: 2.0}"),
-        ({"start_method": "thread"}, "start_method: got 'thread'"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_starts(
@@ -332,9 +331,8 @@ def test_closing_ends_all_processes_and_removes_the_logs() -> None:
     assert (survivors(processes), log_dir.exists()) == ([], False)
 
 
-@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_nothing_is_left_when_the_scheduler_is_killed(start_method: str, tmp_path: Path) -> None:
-    cluster = LocalCluster(2, start_method=start_method, log_dir=tmp_path)  # type: ignore[arg-type]
+def test_nothing_is_left_when_the_scheduler_is_killed(tmp_path: Path) -> None:
+    cluster = LocalCluster(2, log_dir=tmp_path)
     cluster.start().prepare(1)
     processes = family(cluster.scheduler_pid)
     # A stopped process reacts to SIGKILL only.

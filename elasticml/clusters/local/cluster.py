@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from elasticml.clusters.local.control_pipe import ControlPipe
-from elasticml.clusters.local.process_options import ClusterOptions, StartMethod
+from elasticml.clusters.local.process_options import ClusterOptions
 from elasticml.errors import ConfigError, SubmissionError
 from elasticml.ids import parse_size
 
@@ -68,9 +67,6 @@ class LocalCluster:
         Longest time that a worker takes from SIGTERM to its exit.
     dashboard_address : str or None
         Such as ``"127.0.0.1:8787"``; None for no dashboard.
-    start_method : "fork", "spawn" or None
-        Whether workers are forked from a process that has imported everything (fast) or start
-        as fresh interpreters; None is ``"fork"`` on Linux, ``"spawn"`` elsewhere.
     start_timeout_s : float, seconds
         Longest time for workers to register; the first start compiles kernels.
     log_dir : path or None
@@ -111,7 +107,6 @@ class LocalCluster:
         *,
         grace_s: float = 5.0,
         dashboard_address: str | None = None,
-        start_method: StartMethod | None = None,
         start_timeout_s: float = 120.0,
         log_dir: str | Path | None = None,
         workers_max: int | None = None,
@@ -135,7 +130,6 @@ class LocalCluster:
         self._keep = keep
         self._grace_s = grace_s
         self._dashboard_address = dashboard_address
-        self._start_method = _start_method(start_method)
         self._start_timeout_s = start_timeout_s
         self._given_log_dir = None if log_dir is None else Path(log_dir).absolute()
         self._own_dir: Path | None = None
@@ -290,7 +284,6 @@ class LocalCluster:
             keep=self._keep,
             grace_s=self._grace_s,
             dashboard_address=self._dashboard_address,
-            start_method=self._start_method,
             start_timeout_s=self._start_timeout_s,
             log_dir=str(self.log_dir),
             scratch_dir=str(scratch_dir),
@@ -313,15 +306,6 @@ class LocalCluster:
 
 def _not_running() -> ConfigError:
     return ConfigError("the cluster is not running; use it in `with` or call start() first")
-
-
-def _start_method(method: str | None) -> StartMethod:
-    is_linux = sys.platform == "linux"
-    if method == "fork" and not is_linux:
-        raise ConfigError(f"start_method: got 'fork' on {sys.platform}, wanted 'spawn' or None")
-    if method not in (None, "fork", "spawn"):
-        raise ConfigError(f"start_method: got {method!r}, wanted 'fork', 'spawn' or None")
-    return "spawn" if method == "spawn" or not is_linux else "fork"
 
 
 def _check_count(what: str, n: int) -> None:

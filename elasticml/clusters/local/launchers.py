@@ -1,4 +1,4 @@
-"""Start worker processes through a fork server or by spawning, and watch for their exit."""
+"""Start worker processes through a fork server, and watch for their exit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import threading
 from collections import deque
 from contextlib import suppress
-from typing import Protocol
 
 from elasticml.clusters.local.process_options import (
     WorkerOptions,
@@ -34,33 +31,23 @@ CLOSE_S_MAX = 5.0
 
 
 class Process:
-    """A process that the cluster started, a child of this process or of the fork server.
+    """A worker process, a child of the fork server.
 
     Parameters
     ----------
     pid : int
         Its process id.
-    popen : subprocess.Popen or None
-        Set if it is a child of this process.
     """
 
-    def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
         #: Set when the process has exited.
         self.ended = asyncio.Event()
-        self._popen = popen
         self._descriptor: int | None = None
 
     def watch(self) -> None:
         """Start waiting for the process to exit."""
         loop = asyncio.get_running_loop()
-        if sys.platform != "linux":
-            assert self._popen is not None
-            wait = self._popen.wait
-            threading.Thread(
-                target=lambda: (wait(), loop.call_soon_threadsafe(self.ended.set)), daemon=True
-            ).start()
-            return
         try:
             self._descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -73,11 +60,8 @@ class Process:
 
         A pidfd refers to this very process, so a reused process id is never hit.
         """
-        with suppress(ProcessLookupError):
-            if sys.platform != "linux":
-                if not self.ended.is_set():
-                    os.kill(self.pid, number)
-            elif self._descriptor is not None:
+        if self._descriptor is not None:
+            with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._descriptor, number)
 
     def _on_end(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -85,58 +69,7 @@ class Process:
         loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
         self._descriptor = None
-        if self._popen is not None:
-            self._popen.wait()
         self.ended.set()
-
-
-class Launcher(Protocol):
-    """Start worker processes."""
-
-    async def start(self, options: WorkerOptions, lifeline: int) -> Process:
-        """Start a worker in a new session.
-
-        Parameters
-        ----------
-        options : WorkerOptions
-            The worker's options.
-        lifeline : int
-            Descriptor that becomes its standard input; the caller closes its own copy.
-
-        Raises
-        ------
-        SubmissionError
-            When no process could be started.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Release the launcher's own resources; the workers have exited before."""
-        ...
-
-
-class SpawnLauncher:
-    """Start each worker as a fresh interpreter."""
-
-    def __init__(self, threads: int) -> None:
-        self._environment = python_environment(threads)
-
-    async def start(self, options: WorkerOptions, lifeline: int) -> Process:
-        """Start a worker in a new session; see :class:`Launcher`."""
-        popen = subprocess.Popen(
-            python_command(
-                "elasticml.clusters.local.worker_process", encode(options), str(os.getpid())
-            ),
-            stdin=lifeline,
-            env=self._environment,
-            start_new_session=True,
-        )
-        process = Process(popen.pid, popen)
-        process.watch()
-        return process
-
-    async def close(self) -> None:
-        """Do nothing: there is no helper process."""
 
 
 class ForkServerLauncher:
@@ -194,7 +127,20 @@ class ForkServerLauncher:
         return None if self._forkserver is None else self._forkserver.pid
 
     async def start(self, options: WorkerOptions, lifeline: int) -> Process:
-        """Start a worker in a new session; see :class:`Launcher`."""
+        """Start a worker in a new session.
+
+        Parameters
+        ----------
+        options : WorkerOptions
+            The worker's options.
+        lifeline : int
+            Descriptor of the pipe that it watches; the caller closes its own copy.
+
+        Raises
+        ------
+        SubmissionError
+            When no process could be started.
+        """
         async with self._request_slots:
             return await self._start(options, lifeline)
 
@@ -209,8 +155,7 @@ class ForkServerLauncher:
             except ConnectionError as error:
                 raise SubmissionError(
                     f"cannot start worker {options.name}: the fork server exited, its last log "
-                    f"line is {last_line(self._log_file)!r}; see {self._log_file} or use "
-                    "start_method='spawn'",
+                    f"line is {last_line(self._log_file)!r}; see {self._log_file}",
                     log_file=self._log_file,
                 ) from error
         process = Process(pid)

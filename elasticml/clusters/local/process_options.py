@@ -7,9 +7,6 @@ import os
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
-
-StartMethod = Literal["fork", "spawn"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +24,6 @@ class ClusterOptions:
     #: Most seconds between SIGTERM and a worker's exit.
     grace_s: float
     dashboard_address: str | None
-    start_method: StartMethod
     start_timeout_s: float
     #: Folder of the log files.
     log_dir: str
@@ -58,11 +54,6 @@ class WorkerOptions:
     scratch_dir: str
     #: Slowdown factor of computations.
     slowdown: float = 1.0
-    #: Algorithms whose kernels it compiles before it registers, where it was not forked; None for
-    #: all.
-    algorithms: list[str] | None = None
-    #: The only layout of chunks for which it does so.
-    layout: tuple[str, str] | None = None
 
 
 def encode(options: ClusterOptions | WorkerOptions) -> str:

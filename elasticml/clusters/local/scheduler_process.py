@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from elasticml.clusters.local.launchers import ForkServerLauncher, Launcher, SpawnLauncher
+from elasticml.clusters.local.launchers import ForkServerLauncher
 from elasticml.clusters.local.process_options import ClusterOptions, cluster_options
 from elasticml.clusters.process_setup import (
     SCHEDULER_MODULES,
@@ -51,11 +51,11 @@ class SchedulerProcess:
         The client's options.
     answers : int
         Descriptor for the replies to the client.
-    launcher : Launcher
+    launcher : ForkServerLauncher
         Starts the workers.
     """
 
-    def __init__(self, options: ClusterOptions, answers: int, launcher: Launcher) -> None:
+    def __init__(self, options: ClusterOptions, answers: int, launcher: ForkServerLauncher) -> None:
         self._options = options
         self._answers = answers
         self._launcher = launcher
@@ -192,9 +192,7 @@ def _memory_limit(options: ClusterOptions) -> int:
     return int(MEMORY_LIMIT) // options.workers
 
 
-def _new_launcher(options: ClusterOptions) -> Launcher:
-    if options.start_method == "spawn":
-        return SpawnLauncher(options.threads)
+def _new_launcher(options: ClusterOptions) -> ForkServerLauncher:
     log_file = f"{options.log_dir}/forkserver.log"
     kernels = (options.algorithms, options.layout)
     launcher = ForkServerLauncher(options.threads, log_file, kernels)
@@ -202,7 +200,7 @@ def _new_launcher(options: ClusterOptions) -> Launcher:
     return launcher
 
 
-async def _run(options: ClusterOptions, answers: int, launcher: Launcher) -> None:
+async def _run(options: ClusterOptions, answers: int, launcher: ForkServerLauncher) -> None:
     await SchedulerProcess(options, answers, launcher).run()
 
 

@@ -9,21 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING
 
-from elasticml.clusters.local.process_options import WorkerOptions, worker_options
-from elasticml.clusters.process_setup import (
-    configure_dask,
-    configure_logging,
-    die_with_parent,
-    freeze_memory,
-    load_for_worker,
-    pause_collections,
-    redirect_output,
-    set_process_name,
-)
+from elasticml.clusters.local.process_options import WorkerOptions
+from elasticml.clusters.process_setup import set_process_name
 from elasticml.clusters.worker_lifecycle import (
     WorkerLifecycle,
     exit_soon,
@@ -108,28 +98,3 @@ def run_worker(options: WorkerOptions, lifeline: int) -> int:
 
 async def _run(options: WorkerOptions, lifeline: int) -> None:
     await WorkerProcess(options, lifeline).run()
-
-
-def main() -> None:
-    """Run a spawned worker; the arguments are its options and its parent's process id."""
-    pause_collections()
-    options = worker_options(sys.argv[1])
-    die_with_parent(int(sys.argv[2]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The worker's own children must not inherit the lifeline as their standard input.
-    lifeline = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    redirect_output(options.log_file)
-    configure_dask(dashboard=False)
-    configure_logging()
-    load_for_worker(options.algorithms, options.layout)
-    freeze_memory()
-    status = run_worker(options, lifeline)
-    sys.stderr.flush()
-    os._exit(status)
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from elasticml.clusters.local.launchers import Launcher, Process
+from elasticml.clusters.local.launchers import ForkServerLauncher, Process
 from elasticml.clusters.local.process_options import ClusterOptions, WorkerOptions, last_line
 from elasticml.errors import ConfigError, SubmissionError
 from elasticml.runtime.fault_injection import FAULT_INJECTOR_EXTENSION, How
@@ -65,7 +65,7 @@ class WorkerSupervisor(SchedulerPlugin):
     ----------
     scheduler : distributed.Scheduler
         The running scheduler that the workers register with.
-    launcher : Launcher
+    launcher : ForkServerLauncher
         Starts the processes.
     options : ClusterOptions
         The cluster's options.
@@ -76,7 +76,11 @@ class WorkerSupervisor(SchedulerPlugin):
     name = FAULT_INJECTOR_EXTENSION
 
     def __init__(
-        self, scheduler: Scheduler, launcher: Launcher, options: ClusterOptions, memory_limit: int
+        self,
+        scheduler: Scheduler,
+        launcher: ForkServerLauncher,
+        options: ClusterOptions,
+        memory_limit: int,
     ) -> None:
         self._scheduler = scheduler
         self._launcher = launcher
@@ -226,8 +230,6 @@ class WorkerSupervisor(SchedulerPlugin):
             log_file=record.log_file,
             scratch_dir=self._options.scratch_dir,
             slowdown=self._options.slowdown.get(record.name, 1.0),
-            algorithms=self._options.algorithms,
-            layout=self._options.layout,
         )
         read_end, record.lifeline = os.pipe()
         try:

@@ -84,20 +84,14 @@ class Header:
         return np.frombuffer(body, np.uint8)[start : start + size]
 
 
-def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Header:
+def read_header(body: memoryview, name: str) -> Header:
     """Parse and check the header of ``body``; errors call the chunk ``name``.
-
-    Parameters
-    ----------
-    nbytes : int, optional
-        Size of the whole body, if ``body`` is only its header.
 
     Raises
     ------
     DataError
         When the buffer is not a body of this version, or its sections do not fit into it.
     """
-    nbytes = body.nbytes if nbytes is None else nbytes
     if body.nbytes < HEADER_BYTES or bytes(body[:8]) != MAGIC:
         raise DataError(
             f"chunk {name} of {body.nbytes} bytes starts with {bytes(body[:8])!r}, wanted a header "
@@ -130,12 +124,12 @@ def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Heade
         digest=digest,
         offsets=dict(zip(SECTIONS, table[::2], strict=True)),
         sizes=dict(zip(SECTIONS, table[1::2], strict=True)),
-        nbytes=nbytes,
+        nbytes=body.nbytes,
     )
     sizes = _section_sizes(layout, rows, stored, has_weights=header.offsets["weights"] != 0)
-    if total != nbytes or header.sizes != sizes or not _is_in_order(header):
+    if total != body.nbytes or header.sizes != sizes or not _is_in_order(header):
         raise DataError(
-            f"chunk {name} is cut short or damaged: {nbytes} bytes, its header says {total}; "
+            f"chunk {name} is cut short or damaged: {body.nbytes} bytes, its header says {total}; "
             "remove the cached copy or send it again",
             chunk=name,
         )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
-
-import pytest
 
 from elasticml.collective.socket_link import unsent_socket_bytes
 
@@ -21,7 +18,6 @@ def fill(near: socket.socket) -> int:
             return sent
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel of Linux is asked")
 def test_bytes_beyond_the_receivers_buffer_are_unsent_until_it_reads():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

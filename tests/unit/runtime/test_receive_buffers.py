@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 
 import numpy as np
 import pytest
@@ -38,7 +37,6 @@ def test_a_body_that_was_not_announced_gets_its_own_buffer() -> None:
     assert (first[-1], second.nbytes, set(bytes(second))) == (1, 500, {2})
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="large pages are Linux's")
 def test_an_unreferenced_body_frees_its_memory_while_others_stay() -> None:
     slab = ReceiveBuffers([32 * MIB, 32 * MIB])
     kept, dropped = fill(slab.take(32 * MIB), 1), fill(slab.take(32 * MIB), 2)

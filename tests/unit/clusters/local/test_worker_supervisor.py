@@ -80,7 +80,6 @@ def launcher(tmp_path: Path) -> Launcher:
         keep=False,
         grace_s=1.0,
         dashboard_address=None,
-        start_method="spawn",
         start_timeout_s=1.0,
         log_dir=str(tmp_path),
         scratch_dir=str(tmp_path),
