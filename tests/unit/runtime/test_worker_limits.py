@@ -128,7 +128,7 @@ def test_bodies_leave_the_memory_in_pieces_as_they_go_to_disk(
 
 
 def test_states_of_rows_and_copies_for_scaling_are_in_the_account(tmp_path: Path) -> None:
-    room = 5 * chunk(0).nbytes
+    room = 7 * chunk(0).nbytes
     went = []
     for forms_, row_bytes in ((1, 0), (1, 40), (3, 0), (1, 200)):
         measured = OutOfCoreStore(GIB, tmp_path, lambda: GIB - room)
@@ -137,9 +137,20 @@ def test_states_of_rows_and_copies_for_scaling_are_in_the_account(tmp_path: Path
         went.append(store.is_out_of_core)
     assert went == [False, False, False, True]
     store = ChunkStore(GIB, OutOfCoreStore(GIB, tmp_path, lambda: GIB - room))
-    assert not asyncio.run(store.slab([chunk(0).nbytes] * 4)).maps(memoryview(b"0"))
-    with_disk = asyncio.run(store.slab([chunk(0).nbytes] * 6))
+    assert not asyncio.run(store.slab([chunk(0).nbytes] * 6)).maps(memoryview(b"0"))
+    with_disk = asyncio.run(store.slab([chunk(0).nbytes] * 8))
     assert with_disk.maps(with_disk.take(5))
+
+
+@pytest.mark.parametrize(("room_in_blocks", "goes_out"), [(0.5, True), (1.5, False)])
+def test_the_next_block_is_parsed_beside_the_blocks_that_are_held(
+    tmp_path: Path, room_in_blocks: float, goes_out: bool
+) -> None:
+    block = [chunk(0), chunk(1)]
+    room = int(room_in_blocks * sum(one.nbytes for one in block))
+    store = ChunkStore(GIB, OutOfCoreStore(GIB, tmp_path, lambda: GIB - room))
+    store.put(block)
+    assert store.is_out_of_core == goes_out
 
 
 def test_blocks_that_are_taken_over_are_read_one_after_another(
