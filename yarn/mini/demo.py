@@ -14,7 +14,7 @@ import click
 from elasticml.cli.submit import run_on_yarn
 from elasticml.clusters.yarn.skein_client import start_client
 from elasticml.jobs.job_file import JobFile, parse_job
-from elasticml.report.preemptions import preemption_table
+from elasticml.report.preemptions import preemptions_table
 from elasticml.report.run_reader import read_run
 from yarn.mini.mini_settings import Preemption
 from yarn.mini.mini_yarn import MiniYarn
@@ -153,6 +153,13 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
 
 
 def _show(out: Path, seconds: float, to_errors: bool) -> None:
-    table = preemption_table(read_run(out).records) or "none was pre-empted\n"
-    click.echo(f"\nContainers, in seconds since the start of the job:\n{table}", err=to_errors)
+    table = preemptions_table(read_run(out).records)
+    click.echo(
+        "\nContainers that were taken, in seconds since the start of the job:", err=to_errors
+    )
+    if table is not None:
+        for row in table.rows:
+            cells = zip(table.names[2:], row[2:], strict=True)
+            texts = [f"{name} {cell}" for name, cell in cells if cell != "–"]
+            click.echo(f"{row[0]}: {row[1]}; {', '.join(texts)}", err=to_errors)
     click.echo(f"time        {seconds:.0f} s", err=to_errors)

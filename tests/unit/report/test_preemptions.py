@@ -111,3 +111,13 @@ def test_a_container_marked_again_is_timed_from_the_new_mark():
     entry = next(c for c in containers([*NEGOTIATED, *again]) if c.member == "0.1")
     times = (entry.notice_s, entry.safe_s, entry.lost_s, entry.round_s, entry.lifted_s)
     assert (entry.role, times) == ("leaver", (30.0, 30.2, 30.3, 31.0, None))
+
+
+def test_a_marked_member_may_be_released_for_another():
+    asks = [("0.1", "1.1"), ("2.1", "0.1"), ("0.1", "0.1")]
+    story = [
+        record(10.0, "Reclaimed", marked=marked, given=given, grace_s=4.0, why="cheapest")
+        for marked, given in asks
+    ]
+    found = [(c.member, c.role, c.given_for) for c in containers(start(*story))]
+    assert found == [("0.1", "leaver", "2.1"), ("1.1", "substitute", "0.1"), ("2.1", "stayed", "")]
