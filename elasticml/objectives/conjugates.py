@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from elasticml.arrays import F64
+from elasticml.arrays import F64, I64
 from elasticml.errors import ConfigError
 from elasticml.objectives import dual_kernels as kernels
 from elasticml.objectives import loss_kernels
@@ -80,6 +80,19 @@ class DualLoss:
             power = self.loss.shape[0]
             return float(kernels.tweedie_minus_conjugate(power, alpha, targets, s))
         return float(kernels.minus_conjugate(self.code, self.box, alpha, targets, s))
+
+    def minus_conjugates(
+        self, rows: I64, alphas: I64, targets: I64, weights: I64, total: F64
+    ) -> None:
+        """Add :meth:`minus_conjugate` of each of m chunks to ``total`` (1,).
+
+        All arrays (m,): numbers of rows, and addresses of arrays (n_rows,); 0 for no weights.
+        """
+        places = rows, alphas, targets, weights
+        if self.code == loss_kernels.TWEEDIE:
+            kernels.tweedie_minus_conjugates(self.loss.shape[0], *places, total)
+        else:
+            kernels.minus_conjugates(self.code, self.box, *places, total)
 
     def alpha_from_margin(self, margins: F64, targets: F64, out: F64) -> None:
         """Write the dual variables of margins: ``-loss'``, label-folded.
@@ -155,7 +168,9 @@ def dual_loss_named(name: str, parameters: Mapping[str, float] = {}) -> DualLoss
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels for float64 arrays, or load them from the cache."""
-    one = np.ones(1)
+    one, none = np.ones(1), np.zeros(0, np.int64)
     for loss in DUAL_LOSSES.values():
         loss.minus_conjugate(one, one, None)
+        loss.minus_conjugates(none, none, none, none, one)
+        loss.loss.values_and_slopes(none, none, none, none, none, one)
         loss.alpha_from_margin(one, one, np.empty(1))

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from elasticml.arrays import F64
-from elasticml.compiled import compiled, unchecked_kernel
+from elasticml.arrays import F64, I64
+from elasticml.compiled import compiled, unchecked_kernel, vector_at
 from elasticml.objectives.loss_kernels import Shape, box_dual, tweedie_conjugate
 
 #: Newton steps for the logistic loss.
@@ -235,6 +235,40 @@ def tweedie_minus_conjugate(power: float, duals: F64, targets: F64, weights: F64
         s = weights[i] if weighted else 1.0
         total -= s * tweedie_conjugate(power, -duals[i], targets[i]) if s > 0.0 else 0.0
     return total
+
+
+# The same for many chunks in one call; int64 arrays are addresses, 0 for no weights.
+
+
+@unchecked_kernel
+def minus_conjugates(
+    code: int, box: Shape, rows: I64, duals: I64, targets: I64, weights: I64, total: F64
+) -> None:
+    """Add each chunk's :func:`minus_conjugate` to ``total`` (1,)."""
+    for c in range(rows.size):
+        n = rows[c]
+        total[0] += minus_conjugate(
+            code,
+            box,
+            vector_at(duals[c], n, total),
+            vector_at(targets[c], n, total),
+            vector_at(weights[c], n if weights[c] else 0, total),
+        )
+
+
+@unchecked_kernel
+def tweedie_minus_conjugates(
+    power: float, rows: I64, duals: I64, targets: I64, weights: I64, total: F64
+) -> None:
+    """Add each chunk's :func:`tweedie_minus_conjugate` to ``total`` (1,)."""
+    for c in range(rows.size):
+        n = rows[c]
+        total[0] += tweedie_minus_conjugate(
+            power,
+            vector_at(duals[c], n, total),
+            vector_at(targets[c], n, total),
+            vector_at(weights[c], n if weights[c] else 0, total),
+        )
 
 
 @unchecked_kernel

@@ -598,9 +598,6 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         w = np.ones(chunk.layout.n_columns)
         adjoint, forward = make_adjoint(chunk.layout, w.size), make_forward(chunk.layout, w)
         adjoint.add_product(chunk, forward, 0.0, one, out)
-        bodies, at = Bodies.of([chunk]), np.array([address(out)])
-        forward.write_all(bodies, 0.0, at)
-        adjoint.add_all(bodies, at)
         if chunk.layout.kind != "sequence":
             for d in (1, 8):  # as dense blocks, and as pairs of entries
                 HessianSums(1, d, None).add(chunk, np.ones((1, 1)))

@@ -22,6 +22,7 @@ from elasticml.algorithms.cocoa.line_search import sum_steps
 from elasticml.arrays import F64, I64, address
 from elasticml.compiled import kernel, vector_at
 from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.kernels import add_sums
 from elasticml.data.out_of_core.store import row_array
 from elasticml.objectives.conjugates import DualLoss
 from elasticml.objectives.loss_kernels import Shape
@@ -84,17 +85,8 @@ class Duals:
         """
         step = row_array(chunk)
         step[:] = alpha
-        self.write(chunk, alpha, step, np.array([serial], np.int64))
-
-    def write(self, chunk: Chunk, alpha: F64, step: F64, serial: I64) -> None:
-        """Replace a chunk's dual variables, their step, and the exchange's serial, (1,)."""
-        own, prefix = chunk.state, self.prefix
-        chunk.state = {
-            **own,
-            prefix + ALPHA: alpha,
-            prefix + STEP: step,
-            prefix + SERIAL: serial,
-        }
+        a, s, n = (self.prefix + name for name in (ALPHA, STEP, SERIAL))
+        chunk.state = {**chunk.state, a: alpha, s: step, n: np.array([serial], np.int64)}
         chunk.state_version += 1
 
 
@@ -166,25 +158,33 @@ class DualBlock:
         alphas, steps, number = [alpha], [step], np.array([serial], np.int64)
         if len(self.chunks) > 1:
             alphas, steps = ([a[place] for place in self._places] for a in (alpha, step))
+        a, s, n = (self.duals.prefix + name for name in (ALPHA, STEP, SERIAL))
         for chunk, own, taken in zip(self.chunks, alphas, steps, strict=True):
-            self.duals.write(chunk, own, taken, number)
+            chunk.state = {**chunk.state, a: own, s: taken, n: number}
+            chunk.state_version += 1
         self._written = alpha, step, alphas, serial
 
     def _array(self) -> F64:
         return np.empty(self.n_rows) if len(self.chunks) > 1 else row_array(self.chunks[0])
 
 
-def blocks_of(duals: Duals, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> list[DualBlock]:
-    """Divide chunks into blocks: of at most :data:`ROWS_MAX` rows, or of one chunk."""
-    blocks, first, rows = [], 0, 0
+def divided(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
+    """Divide chunks into consecutive ones of at most :data:`ROWS_MAX` rows, or single ones."""
+    first, rows, starts = 0, 0, []
     for k, chunk in enumerate(chunks):
-        if k > first and (chunk.out_of_core is not None or rows + chunk.n_rows > ROWS_MAX):
-            blocks.append(DualBlock(duals, pieces[first:k], chunks[first:k]))
+        if k == first or chunk.out_of_core is not None or rows + chunk.n_rows > ROWS_MAX:
+            starts.append(k)
             first, rows = k, 0
         rows += chunk.n_rows
-    if chunks:
-        blocks.append(DualBlock(duals, pieces[first:], chunks[first:]))
-    return blocks
+    return [chunks[low:high] for low, high in itertools.pairwise([*starts, len(chunks)])]
+
+
+def blocks_of(duals: Duals, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> list[DualBlock]:
+    """Divide chunks into blocks: of at most :data:`ROWS_MAX` rows, or of one chunk."""
+    rest = iter(pieces)
+    return [
+        DualBlock(duals, list(itertools.islice(rest, len(some))), some) for some in divided(chunks)
+    ]
 
 
 def _settled(loss: DualLoss, alpha: F64, step: F64, gamma: float, out: F64) -> F64:
@@ -230,8 +230,26 @@ def _sum_steps_of_parts(
         first = stops[c]
 
 
+@kernel
+def write_coefficients(
+    folds: bool, rows: I64, alphas: I64, targets: I64, weights: I64, out: I64
+) -> None:
+    """Write ``s_i a_i``, times the label if it ``folds``, for each chunk; see ``loss_kernels``."""
+    like = np.empty(0)
+    for c in range(rows.size):
+        n = rows[c]
+        alpha, y = vector_at(alphas[c], n, like), vector_at(targets[c], n, like)
+        weight = vector_at(weights[c], n if weights[c] else 0, like)
+        own = vector_at(out[c], n, like)
+        for i in range(n):
+            value = alpha[i] * y[i] if folds else alpha[i]
+            own[i] = value * weight[i] if weight.size > 0 else value
+
+
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the loops over blocks, or load their machine code from the cache."""
     none, parts, table = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
     _copy_parts(none, parts, table)
     _sum_steps_of_parts(0, (0.0, 1.0, 0.0), none, parts, table, none, np.zeros((0, 2)))
+    write_coefficients(True, parts, parts, parts, parts, parts)
+    add_sums(parts, parts, none)

@@ -6,8 +6,8 @@ The dual variables are in a chunk's state, with their pending step; they travel 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,13 @@ from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges
 from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
-from elasticml.algorithms.cocoa.dual_blocks import DualBlock, Duals, blocks_of
+from elasticml.algorithms.cocoa.dual_blocks import (
+    DualBlock,
+    Duals,
+    blocks_of,
+    divided,
+    write_coefficients,
+)
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
 from elasticml.algorithms.cocoa.initialization import section_of_class
 from elasticml.algorithms.cocoa.line_search import products
@@ -37,9 +43,10 @@ from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.one_against_rest import ClassesSolver
 from elasticml.algorithms.parallel import map_chunks, runs
 from elasticml.algorithms.targets import Targets, n_models, offset_column, targets_for
-from elasticml.arrays import F64
+from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
+from elasticml.data.chunks.kernels import add_sums
+from elasticml.data.chunks.products import Adjoint, Bodies, Forward, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import kept, release, row_array, store_of, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
@@ -60,8 +67,56 @@ class _Held:
     weight: float
     #: The rows that a pass visits and their dual variables; created by the first pass.
     piece: Piece | None = None
-    #: Scratch space for the margins of certificates.
-    margins: F64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _RowBlock:
+    """Consecutive chunks of one layout: a certificate visits them in a few compiled calls."""
+
+    chunks: Sequence[Chunk]
+    n_rows: int
+    #: Where each chunk's rows are in an array of all rows; the addresses from its beginning.
+    slices: Sequence[slice]
+    offsets: I64
+    #: (3, m): numbers of rows, addresses of targets, and of weights, 0 for none.
+    table: I64
+    #: Each chunk's weight.
+    weights: Sequence[float]
+    #: Where the bodies are; None if they are not needed.
+    bodies: Bodies | None
+
+    @staticmethod
+    def of(held: Sequence[_Held], *, bodies: bool) -> _RowBlock:
+        """Return the block of some chunks, at least one."""
+        chunks = [own.chunk for own in held]
+        ends = np.cumsum([0, *(chunk.n_rows for chunk in chunks)])
+        arrays = [(own.targets, own.weights) for own in held]
+        at = [[0 if a is None else address(a) for a in pair] for pair in arrays]
+        return _RowBlock(
+            chunks=chunks,
+            n_rows=int(ends[-1]),
+            slices=[slice(low, high) for low, high in itertools.pairwise(ends.tolist())],
+            offsets=8 * ends[:-1],
+            table=np.ascontiguousarray(np.column_stack([np.diff(ends), at]).T),
+            weights=[own.weight for own in held],
+            bodies=Bodies.of(chunks) if bodies else None,
+        )
+
+    def places_in(self, array: F64) -> I64:
+        """Return the addresses of the chunks' parts of an array (n_rows,)."""
+        return address(array) + self.offsets
+
+
+@dataclass(slots=True)
+class _CertificateSums:
+    """Sums of a certificate over a thread's chunks."""
+
+    adjoint: Adjoint
+    binned: dict[str, F64]
+    #: Primal, dual, weight, unset rows.
+    values: F64 = field(default_factory=lambda: np.zeros(4))
+    #: The sum of the coefficients, (1,).
+    constant: F64 = field(default_factory=lambda: np.zeros(1))
 
 
 class CocoaSolver:
@@ -97,6 +152,8 @@ class CocoaSolver:
         #: Those of the last pass: its chunks were up to date.
         self._pieces: tuple[Piece, ...] = ()
         self._blocks: list[DualBlock] = []
+        #: Blocks of chunks in memory for certificates, by their first one and their number.
+        self._row_blocks_known: dict[tuple[ChunkId, int, bool], list[_RowBlock]] = {}
         check_driver(self._settings.device)
         #: Created by the first pass: in its thread, compiling for a GPU delays nothing else.
         self._device: Device = "cpu"
@@ -177,6 +234,7 @@ class CocoaSolver:
     def _take(self, chunks: Sequence[Chunk]) -> None:
         """Hold these chunks and no others."""
         held, self._chunks, self._pieces, self._blocks = {}, [], (), []
+        self._row_blocks_known = {}
         for chunk in chunks:
             entry = self._held.get(chunk.id)
             if entry is None or entry.chunk is not chunk:
@@ -319,52 +377,40 @@ class CocoaSolver:
     def _certify(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         sent = np.array(work.model["sent"], np.float64)
         d = self._facts.n_columns
-        offset = float(sent[d]) if sent.size > d else 0.0
         forward = make_forward(self._facts.layout, sent[:d]) if np.any(sent[:d]) else None
         plan = self._plan(work)
-        row_map = self._row_map(work)
         # A job's first certificate: all results are zero, whatever the rows are.
         is_blank = forward is None and plan is None and work.parameters["fill"] == "zero"
         is_blank = is_blank and not any(self._duals.are_in(chunk) for chunk in chunks)
-        self._settle_blocks(work, chunks, parallel)
+        is_settled = self._settle_blocks(work, chunks, parallel)
         #: Each chunk's contribution to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
 
-        def run(part: Sequence[Chunk]) -> tuple[F64, float, Adjoint, dict[str, F64]]:
+        def run(part: Sequence[Chunk]) -> _CertificateSums:
             adjoint = make_adjoint(self._facts.layout, d)
-            binned = {} if plan is None else plan.zeros()
-            # Primal, dual, weight, unset rows.
-            sums, constant = np.zeros(4), 0.0
-            for chunk in part if is_blank else stream_chunks(part):
-                held = self._held[chunk.id]
-                margins = self._write_margins(held, forward)
-                margins += offset
-                sums[3] += 0.0 if self._give_duals(work, chunk, margins) else chunk.n_rows
-                before = sums[0] - sums[1]
-                coefficients = self._add_objectives(held, sums)
-                growth = sums[0] - sums[1] - before
-                importance[chunk.id] = growth + products(margins, coefficients)[0]
-                if not is_blank:
-                    adjoint.add(chunk, coefficients)
-                constant += float(coefficients.sum())
-                if chunk.out_of_core is not None:
-                    held.margins = None  # keep the memory for bodies
+            sums = _CertificateSums(adjoint, {} if plan is None else plan.zeros())
+            for rows in self._row_blocks(part, bodies=not is_blank):
+                margins = self._margins(rows, forward, float(sent[d]) if sent.size > d else 0.0)
+                if not is_settled:
+                    sums.values[3] += self._give_duals(work, rows, margins)
+                before = sums.values[0] - sums.values[1]
+                coefficients = self._add_objectives(rows, margins, sums)
                 if plan is not None:
-                    folded = margins * held.targets if self._loss.folds_labels() else margins
-                    evaluated = bound_statistics.EvaluatedChunk(
-                        chunk=chunk, targets=held.targets, margins=folded, weights=held.weights
-                    )
-                    bound_statistics.add_statistics(plan, row_map, sent, evaluated, binned)
-            return sums, constant, adjoint, binned
+                    self._add_statistics(work, plan, rows, margins, sums.binned)
+                if rows.chunks[0].out_of_core is not None:
+                    growth = sums.values[0] - sums.values[1] - before
+                    gap = growth + products(margins, coefficients)[0]
+                    importance[rows.chunks[0].id] = gap
+            return sums
 
         total, image = np.zeros(4), np.zeros(sent.size)
         binned = {} if plan is None else plan.zeros()
-        for sums, constant, adjoint, some in parallel.map(run, runs(chunks, parallel.n_threads)):
-            total += sums
-            adjoint.result(image[:d])
+        for sums in parallel.map(run, runs(chunks, parallel.n_threads)):
+            total += sums.values
+            sums.adjoint.result(image[:d])
             if sent.size > d:
-                image[d] += constant
-            for name, values in some.items():
+                image[d] += sums.constant[0]
+            for name, values in sums.binned.items():
                 binned[name] += values
         out_of_core = store_of(chunks)
         if out_of_core is not None:
@@ -373,52 +419,88 @@ class CocoaSolver:
         parts = {name: np.array(value) for name, value in zip(names, total, strict=True)}
         return {**parts, "image": image, **binned}
 
-    def _write_margins(self, held: _Held, forward: Forward | None) -> F64:
-        if held.margins is None:
-            held.margins = np.empty(held.chunk.n_rows)
-        if forward is None:
-            held.margins[:] = 0.0
-        else:
-            forward(held.chunk, held.margins)
-        return held.margins
+    def _row_blocks(self, part: Sequence[Chunk], *, bodies: bool) -> Iterator[_RowBlock]:
+        """Yield consecutive chunks in blocks: single ones, streamed, if they are out of core."""
+        if store_of(part) is not None:
+            for chunk in stream_chunks(part) if bodies else part:
+                yield _RowBlock.of([self._held[chunk.id]], bodies=bodies)
+            return
+        key = part[0].id, len(part), bodies
+        if key not in self._row_blocks_known:
+            self._row_blocks_known[key] = [
+                _RowBlock.of([self._held[chunk.id] for chunk in some], bodies=bodies)
+                for _, same in itertools.groupby(part, lambda chunk: chunk.layout)
+                for some in divided(list(same))
+            ]
+        yield from self._row_blocks_known[key]
 
-    def _settle_blocks(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> None:
+    def _margins(self, rows: _RowBlock, forward: Forward | None, offset: float) -> F64:
+        if forward is None:
+            return np.full(rows.n_rows, offset)
+        assert rows.bodies is not None
+        margins = np.empty(rows.n_rows)
+        forward.write_all(rows.bodies, offset, rows.places_in(margins))
+        return margins
+
+    def _settle_blocks(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> bool:
         """Settle all chunks at once; where they are out of core, each one when it is loaded."""
         settled = None if store_of(chunks) is not None else self._settled(work, parallel)
-        if settled is not None:
-            for block, alpha in zip(self._blocks, settled, strict=True):
-                block.write(alpha, alpha.copy(), int(work.parameters["serial"]))
+        if settled is None:
+            return False
+        for block, alpha in zip(self._blocks, settled, strict=True):
+            block.write(alpha, alpha.copy(), int(work.parameters["serial"]))
+        return True
 
-    def _give_duals(self, work: Work, chunk: Chunk, margins: F64) -> bool:
-        """Settle a chunk, or fill in its dual variables; return whether it was up to date."""
-        if self._settle(work, chunk):
-            return True
-        if self._duals.are_recent(chunk, int(work.parameters["settle"])):
-            alpha = self._duals.alpha(chunk)
-        else:
-            alpha = row_array(chunk)
-            alpha[:] = 0.0
-            if work.parameters["fill"] == "map":
-                self._loss.alpha_from_margin(margins, self._held[chunk.id].targets, alpha)
-        serial = int(work.parameters["serial"])
-        self._duals.write_alpha(chunk, alpha, serial)
-        return False
+    def _give_duals(self, work: Work, rows: _RowBlock, margins: F64) -> int:
+        """Settle the chunks, or fill in their dual variables; return the rows not up to date."""
+        unset = 0
+        for chunk, place in zip(rows.chunks, rows.slices, strict=True):
+            if self._settle(work, chunk):
+                continue
+            unset += chunk.n_rows
+            if self._duals.are_recent(chunk, int(work.parameters["settle"])):
+                alpha = self._duals.alpha(chunk)
+            else:
+                alpha = row_array(chunk)
+                alpha[:] = 0.0
+                if work.parameters["fill"] == "map":
+                    targets = self._held[chunk.id].targets
+                    self._loss.alpha_from_margin(margins[place], targets, alpha)
+            self._duals.write_alpha(chunk, alpha, int(work.parameters["serial"]))
+        return unset
 
-    def _add_objectives(self, held: _Held, sums: F64) -> F64:
-        """Add a chunk's losses, conjugates and weight; return its rows' coefficients."""
-        alpha = self._duals.alpha(held.chunk)
-        slopes = np.empty(held.chunk.n_rows)
-        assert held.margins is not None
-        loss = self._loss.loss.value_and_slope(held.margins, held.targets, held.weights, slopes)
-        sums[0] += loss
-        sums[1] += self._loss.minus_conjugate(alpha, held.targets, held.weights)
-        sums[2] += held.weight
-        np.multiply(alpha, held.targets if self._loss.folds_labels() else 1.0, out=slopes)
-        if held.weights is not None:
-            slopes *= held.weights
-        return slopes
+    def _add_objectives(self, rows: _RowBlock, margins: F64, sums: _CertificateSums) -> F64:
+        """Add the chunks' losses, conjugates, weights and images; return the rows' coefficients."""
+        alpha, coefficients = np.empty(rows.n_rows), np.empty(rows.n_rows)
+        np.concatenate([self._duals.alpha(chunk) for chunk in rows.chunks], out=alpha)
+        n, at_targets, at_weights = rows.table
+        at_alpha, at = rows.places_in(alpha), rows.places_in(coefficients)
+        places = at_targets, at_weights
+        self._loss.loss.values_and_slopes(n, rows.places_in(margins), *places, at, sums.values[0:1])
+        self._loss.minus_conjugates(n, at_alpha, *places, sums.values[1:2])
+        # One after another, as if there were no blocks.
+        sums.values[2] = np.cumsum([sums.values[2], *rows.weights])[-1]
+        write_coefficients(self._loss.folds_labels(), n, at_alpha, *places, at)
+        if rows.bodies is not None:
+            sums.adjoint.add_all(rows.bodies, at)
+        add_sums(n, at, sums.constant)
+        return coefficients
 
     # --- statistics -----------------------------------------------------------------------------
+
+    def _add_statistics(
+        self, work: Work, plan: BoundPlan, rows: _RowBlock, margins: F64, binned: dict[str, F64]
+    ) -> None:
+        row_map, sent = self._row_map(work), np.array(work.model["sent"], np.float64)
+        for chunk, place in zip(rows.chunks, rows.slices, strict=True):
+            held, own = self._held[chunk.id], margins[place]
+            evaluated = bound_statistics.EvaluatedChunk(
+                chunk=chunk,
+                targets=held.targets,
+                margins=own * held.targets if self._loss.folds_labels() else own,
+                weights=held.weights,
+            )
+            bound_statistics.add_statistics(plan, row_map, sent, evaluated, binned)
 
     def _plan(self, work: Work) -> BoundPlan | None:
         if MOMENTS not in work.returns:

@@ -350,6 +350,9 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         make_forward(chunk.layout, w)(chunk, out)
         adjoint = make_adjoint(chunk.layout, w.size)
         adjoint.add(chunk, out)
+        bodies, at = Bodies.of([chunk]), np.array([address(out)])
+        make_forward(chunk.layout, w).write_all(bodies, 0.0, at)
+        adjoint.add_all(bodies, at)
         adjoint.result(w)
 
 

@@ -478,7 +478,7 @@ def _copied(chunk: Chunk, buffer: memoryview) -> Chunk:
 
 def store_of(chunks: Sequence[Chunk]) -> OutOfCoreStore | None:
     """Return the out-of-core store of these chunks; None if none of them is in one."""
-    stores = (chunk.out_of_core for chunk in chunks)
+    stores = (chunk.out_of_core for chunk in chunks if chunk.out_of_core is not None)
     return next((store for store in stores if isinstance(store, OutOfCoreStore)), None)
 
 
