@@ -111,9 +111,9 @@ class WorkerLifecycle:
             self.leave.set()
 
 
-def exit_soon(status: int = 1) -> None:
+def exit_soon() -> None:
     """Force the process to exit after ``EXIT_S_MAX`` seconds, even if a thread is stuck."""
-    timer = threading.Timer(EXIT_S_MAX, os._exit, (status,))
+    timer = threading.Timer(EXIT_S_MAX, os._exit, (1,))
     timer.daemon = True
     timer.start()
 

@@ -234,15 +234,11 @@ def _count_labels(parts: Sequence[NDArray[np.float64]]) -> dict[float, int] | No
     return dict(sorted(counted.items()))
 
 
-def merge_summaries(
-    summaries: Sequence[BlockSummary], *, n_columns: int | None = None, name: str = "the data"
-) -> DatasetStats:
+def merge_summaries(summaries: Sequence[BlockSummary], *, name: str = "the data") -> DatasetStats:
     """Merge the summaries of all blocks, in any order.
 
     Parameters
     ----------
-    n_columns : int, optional
-        Number of columns (test data: that of the training data); by default the widest block's.
     name : str
         Name of the data in messages.
 
@@ -259,7 +255,7 @@ def merge_summaries(
     weight_sum = sum(summary.weight_sum for summary in filled)
     if weight_sum <= 0.0 and any(summary.n_chunks for summary in filled):
         raise DataError(f"{name}: the weights of all examples are 0; give some of them a weight")
-    spanned = max(summary.n_columns for summary in filled) if n_columns is None else n_columns
+    spanned = max(summary.n_columns for summary in filled)
     layout = _merge_layouts(filled, spanned, name)
     labels: dict[float, int] = {}
     counts: dict[str, int] = {}

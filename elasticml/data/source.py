@@ -183,20 +183,15 @@ def survey_all(source: Source) -> Source:
     return source
 
 
-def load_all(source: Source, n_columns: int | None = None) -> list[Chunk]:
+def load_all(source: Source) -> list[Chunk]:
     """Read a whole source in this process, for evaluators and tests.
-
-    Parameters
-    ----------
-    n_columns : int, optional
-        Number of columns of the training data; columns beyond are dropped.
 
     Raises
     ------
     ConfigError, DataError
         As the source's own methods.
     """
-    ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
+    ready = survey_all(source)
     chunk_bytes = resolve_chunk_bytes(ready, None, 1)
     return [
         chunk for block in ready.blocks() for chunk in ready.read(block.index, chunk_bytes, 1)[0]

@@ -16,7 +16,6 @@ def load_arrays(
     sample_weight: Any = None,
     *,
     n_columns: int | None = None,
-    client: Any = None,
     rows: RowInput | None = None,
 ) -> tuple[Any, Any, Any]:
     """Return rows, targets and weights in this process's memory; arrays in memory are unchanged.
@@ -32,8 +31,6 @@ def load_arrays(
         ``y`` is the column of the labels, by name or index; by default the last column.
     n_columns : int, optional
         Number of columns of the model; values of a file in further columns are dropped.
-    client : distributed.Client, optional
-        The client that computes Dask collections; by default Dask's default scheduler.
     rows : RowInput, optional
         The encoding of the table to which the model was fitted; it is applied to files too.
 
@@ -44,7 +41,7 @@ def load_arrays(
     DataError
         When its content is invalid, or is not rows of numbers.
     """
-    return _load(X, y, sample_weight, n_columns, client, rows)[:3]
+    return _load(X, y, sample_weight, n_columns, None, rows)[:3]
 
 
 def load_training(

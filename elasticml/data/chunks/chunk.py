@@ -16,7 +16,6 @@ from elasticml.data.chunks.body import (
     Buffer,
     Header,
     aligned_buffer,
-    content_id,
     read_header,
     views_of,
     write_body,
@@ -26,7 +25,6 @@ from elasticml.data.chunks.body import Kind as Kind
 from elasticml.data.chunks.body import Layout as Layout
 from elasticml.data.chunks.body import layout_from_json as layout_from_json
 from elasticml.data.chunks.lazy_body import LazyBody
-from elasticml.errors import DataError
 from elasticml.ids import ChunkId, ChunkInfo, is_validation
 
 
@@ -164,35 +162,25 @@ class Chunk:
             self._load(lazy_body)
 
     @staticmethod
-    def from_body(id: ChunkId, buffer: Buffer, *, verify: bool = False) -> Chunk:
+    def from_body(id: ChunkId, buffer: Buffer) -> Chunk:
         """Return a chunk over a received or mapped body, which is not copied if it is aligned.
 
         Parameters
         ----------
         buffer : bytes-like, contiguous
             The whole body. It must not be written to afterwards.
-        verify : bool
-            Recompute the content id (about 1 GB/s).
 
         Raises
         ------
         DataError
-            When the buffer is not a body of this version, is truncated, or (with ``verify``)
-            damaged.
+            When the buffer is not a body of this version, or is truncated.
         """
         view = memoryview(buffer).cast("B").toreadonly()
         if view.nbytes and np.frombuffer(view, np.uint8).ctypes.data % 8:
             copy = aligned_buffer(view.nbytes)
             copy[:] = view
             view = copy.toreadonly()
-        chunk = Chunk(id, view)
-        if verify and content_id(view) != chunk.content_id:
-            raise DataError(
-                f"chunk {id} is damaged: content id {content_id(view)}, wanted {chunk.content_id}; "
-                "remove the cached copy or send it again",
-                chunk=str(id),
-            )
-        return chunk
+        return Chunk(id, view)
 
     def info(self) -> ChunkInfo:
         """Return id, training rows and bytes, for the ledger."""

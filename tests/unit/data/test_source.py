@@ -76,7 +76,7 @@ def test_statistics_are_the_same_in_any_order_of_summaries() -> None:
 def test_all_binary_blocks_stay_binary() -> None:
     binary = replace(CSR, kind="binary_csr")
     parts = [summary(i, layout=binary) for i in range(2)]
-    assert merge_summaries(parts, n_columns=9).layout == replace(binary, n_columns=9)
+    assert merge_summaries(parts).layout == binary
 
 
 def test_many_labels_are_continuous() -> None:

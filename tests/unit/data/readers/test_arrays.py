@@ -118,7 +118,7 @@ def test_bodies_sent_along_are_the_chunks_that_the_spec_names() -> None:
     sent = data.chunk_bodies(2000, 4)
     stand_in = source_from_spec(json.loads(json.dumps(data.spec())))
     chunks = [
-        Chunk.from_body(chunk_id(name), bytes(body), verify=True)
+        Chunk.from_body(chunk_id(name), bytes(body))
         for name, body in zip(sent.ids, sent.bodies, strict=True)
     ]
     np.testing.assert_array_equal(dense(chunks), X)
@@ -141,7 +141,7 @@ def test_wider_columns_are_dropped_with_a_count() -> None:
     chunks, summary = from_arrays(X, y).with_stats(facts).read(0, 2**20, 1)
     np.testing.assert_array_equal(dense(chunks), X[:, :5])
     assert summary.notes == ("600 values in columns beyond the 5 of the model were dropped",)
-    narrowed = load_all(from_arrays(S, y), n_columns=20)
+    narrowed = load_all(from_arrays(S, y).with_columns(20))
     assert (csr(narrowed, 20) != S[:, :20]).nnz == 0
     wide, summary = from_arrays(X[:, :3], y).with_columns(5).read(0, 2**20, 1)
     assert (wide[0].layout.n_columns, summary.notes) == (3, ())
