@@ -51,6 +51,8 @@ class Ledger:
         self.groups: dict[GroupId, Group] = {}
         #: Incremented for a member whenever its set of owned chunks changes.
         self.versions: dict[MemberId, int] = {}
+        #: The chunks of a member in order, as of a version: policies ask for them in every round.
+        self._ordered: dict[MemberId, tuple[int, tuple[ChunkId, ...]]] = {}
         #: Living members whose set has changed since they were last told.
         self.reowned: set[MemberId] = set()
         #: Last version of a lost member's set, while its chunks are in the open set.
@@ -127,7 +129,10 @@ class Ledger:
 
     def chunks_of(self, member: MemberId) -> tuple[ChunkId, ...]:
         """Return the chunks that a member owns, ascending."""
-        return tuple(sorted(self.owned.get(member, ())))
+        version, known = self.versions.get(member, 0), self._ordered.get(member)
+        if known is None or known[0] != version:
+            known = self._ordered[member] = version, tuple(sorted(self.owned.get(member, ())))
+        return known[1]
 
     def rows_of(self, member: MemberId) -> int:
         """Return the number of examples that a member owns."""
@@ -172,6 +177,7 @@ class Ledger:
         chunks = self.owned.pop(member, set())
         self.emptied.discard(member)
         version = self.versions.pop(member, 0)
+        self._ordered.pop(member, None)
         self.reowned.discard(member)
         for chunk in chunks:
             del self._owner[chunk]

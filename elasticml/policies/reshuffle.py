@@ -21,6 +21,13 @@ SEED_SALT = 0x5EDEA1
 COST = 0.1
 #: With one holder, the limit of the automatic share: more costs more and is hardly better.
 SHARE_MAX = 0.25
+#: With two holders, each member's chunks that are always reassigned, for each round of a period.
+EACH = 64
+#: Rounds between reassignments, at most, if members have more chunks: members prepare their chunks
+#: anew after each, which takes longer than a round if these are thousands and small.
+PERIOD_MAX = 8
+#: Seconds that the move of a chunk's state takes, of driver and members together.
+STATE_S = 2e-4
 
 
 @settings_dataclass(finite=False, eq=False)
@@ -39,9 +46,11 @@ class Redeal(PolicyOptions):
     Parameters
     ----------
     share : float or "auto"
-        Share of the chunks reassigned per round, 0 to 1. "auto": all with two holders; otherwise
-        as many as can move in a tenth of a round, at most a quarter. The setting ``redeal_share``,
-        if another policy has tuned it, takes precedence.
+        Share of the chunks reassigned per round, 0 to 1. "auto" with two holders: all. If members
+        have more than 64 chunks, 64 per member and round, and at least as many as can move in a
+        tenth of a round; up to 8 rounds' chunks are reassigned together. "auto" with one holder: as
+        many as can move in a tenth of a round, at most a quarter. The setting ``redeal_share``, if
+        another policy has tuned it, takes precedence.
     rounds : int
         Rounds of the median, >= 1.
 
@@ -76,11 +85,13 @@ class Redeal(PolicyOptions):
         chunks, steady = view.chunks, view.steady
         if chunks is None or len(steady) < 2 or view.has_waited:
             return []
+        share = float(view.tuned.get("redeal_share", self._share(view, chunks)))
+        if share == 0.0:
+            return []
         owner = {chunk: m.id for m in steady for chunk in chunks.of(m.id)}
         if len(owner) <= len(set(owner.values())):
             # With one chunk each, all assignments have the same partitions.
             return []
-        share = float(view.tuned.get("redeal_share", self._share(view, chunks)))
         drawn = self._draw(view, chunks, owner, share)
         if not drawn:
             return []
@@ -122,9 +133,13 @@ class Redeal(PolicyOptions):
     def _share(self, view: View, chunks: Chunks) -> float:
         if not isinstance(self.share, str):
             return float(self.share)
-        if view.holders > 1:
-            return 1.0
         seconds = [m.seconds[-1] for m in view.steady if m.seconds]
+        if view.holders > 1:
+            n = sum(len(chunks.of(m.id)) for m in view.steady)
+            affordable = COST * statistics.median(seconds or [0.0]) / STATE_S
+            each = max(EACH * len(view.steady), affordable)
+            period = max(1, min(PERIOD_MAX, math.ceil(n / each)))
+            return 0.0 if view.round % period else min(1.0, period * each / max(n, 1))
         if not seconds:
             return 0.0
         # Members send in parallel: the round waits for the largest share sent by one member.

@@ -28,6 +28,27 @@ def test_about_half_of_the_chunks_change_owner_in_a_round():
     assert all(0.35 < share < 0.65 for share in shares)
 
 
+def test_of_many_small_chunks_a_part_is_drawn_every_few_rounds():
+    """Moving the states of 3,000 of 6,000 chunks took a hundred times as long as a round.
+
+    Members prepare all their chunks anew after a move: 8 rounds' moves are made together.
+    """
+    world = PolicyWorld([Redeal()], dict.fromkeys(range(2), 1e-6), n_chunks=2048, holders=2)
+    world.play(16)
+    moved = [len(suggestion.targets) for _, suggestion in world.suggestions]
+    assert len(moved) == 2
+    assert all(0.35 < n / (8 * 2 * 64) < 0.65 for n in moved)
+
+
+def test_long_rounds_have_time_to_draw_all_chunks():
+    world = PolicyWorld([Redeal()], dict.fromkeys(range(2), 1.0), n_chunks=2048, holders=2)
+    world.play(11)
+    # The members are not measured before the first round.
+    shares = [len(suggestion.targets) / 2048 for _, suggestion in world.suggestions[1:]]
+    assert len(shares) == 10
+    assert all(0.35 < share < 0.65 for share in shares)
+
+
 def test_every_holder_owns_a_chunk_about_half_of_the_time():
     world = PolicyWorld([Redeal()], dict.fromkeys(range(4), 1.0), n_chunks=64, holders=2)
     owned = Counter()
