@@ -49,7 +49,7 @@ _LINE_BYTES: Final = 2**16
 #: Files of which something is remembered.
 _LOOKS: Final = 4096
 #: Part of every fingerprint: a change in how text becomes chunks invalidates old caches.
-READING_VERSION: Final = 2
+READING_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
