@@ -89,10 +89,10 @@ def processor() -> str:
 
 def scenario_of(world: World) -> str:
     """Identify a job and its world by their content."""
-    fingerprint = getattr(world.environment.session.source, "fingerprint", lambda: "")()
-    record = world.environment.session.record.json
+    fingerprint = getattr(world.session.source, "fingerprint", lambda: "")()
+    record = world.session.record.json
     return _digest(
-        [record, repr(world.environment.options), world.environment.library.n_blocks, fingerprint]
+        [record, repr(world.environment.options), len(world.session.source.blocks()), fingerprint]
     )
 
 
@@ -159,7 +159,7 @@ def watch_simulations() -> None:
     def watched(world: World) -> Iterator[None]:
         key = scenario_of(world) if is_frozen(world.environment.options) else None
         yield from run(world)
-        session = world.environment.session
+        session = world.session
         if key is not None and session.state != "cancelled":
             story = json.loads(json.dumps(list(session.journal.story), default=str))
             stories.note(key, _entry(story, _title(session.record.json)))

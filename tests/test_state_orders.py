@@ -21,10 +21,8 @@ from elasticml.protocol import commands as cmd
 from elasticml.protocol.events import Event
 from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from elasticml.sim.simulation import Simulation
 from tests.in_memory_network import FaultyNetwork
 from tests.pure_world import PureWorld
-from tests.sim.small_jobs import points, record
 from tests.unit.runtime.test_chunk_links import perform
 
 GIVER, TAKER = MemberId(0, 1), MemberId(1, 1)
@@ -101,59 +99,6 @@ class Runtime:
         return int(self.stores[TAKER].chunks[self.id].state["serial"][0])
 
 
-class Simulated:
-    """Members of a simulated job of two."""
-
-    def __init__(self) -> None:
-        self.simulation = Simulation(record(members={"start": 2}), points())
-        self.running = self.simulation.run()
-        records: list[str] = []
-        while "RoundEnded" not in records:
-            records += [r["event"] for r in next(self.running)]
-        self.lives = {
-            w.life.me: w.life for w in self.simulation.world.workers.by_address.values() if w.life
-        }
-        giver, taker = self.lives[GIVER], self.lives[TAKER]
-        # The giver owns it, and the taker holds a copy.
-        self.id = giver.chunks[0].id
-        self.first = tuple(chunk.id for chunk in taker.chunks)
-        taker.worker.hold([self.id])
-
-    def _perform(self, order: cmd.Order) -> None:
-        self.lives[order.member].on_driver_message(order)
-        clock = self.simulation.world.environment.clock
-        until_s = clock.now_s + 1.0
-        driver = self.simulation.world.driver
-        driver.feed = lambda event: None  # type: ignore[method-assign]
-        while clock.now_s < until_s and clock.waiting:
-            clock.run(until_s)
-
-    def own(self) -> None:
-        chunks = (*self.first, self.id)
-        self._perform(cmd.Own(member=TAKER, generation=Generation(2), chunks=chunks))
-
-    def drop(self) -> None:
-        self._perform(cmd.DropChunks(member=TAKER, chunks=(self.id,)))
-
-    def give(self, order: int, state: int, body: bool = False) -> None:
-        giver, taker = self.lives[GIVER], self.lives[TAKER]
-        giver.worker.chunks[self.id].state = {"serial": np.array([state])}
-        ids = (self.id,)
-        self._perform(
-            cmd.GiveChunks(
-                member=GIVER,
-                target=TAKER,
-                address=taker.worker.address,
-                chunks=ids,
-                bodies=ids if body else (),
-                order=order,
-            )
-        )
-
-    def state(self) -> int:
-        return int(self.lives[TAKER].worker.chunks[self.id].state["serial"][0])
-
-
 class Pure:
     """Members of the pure world; a state is a number there."""
 
@@ -198,7 +143,7 @@ class Pure:
 LOOP = asyncio.new_event_loop()
 in_every_world = pytest.mark.parametrize(
     "stage",
-    [Runtime, Simulated, Pure],
+    [Runtime, Pure],
 )
 
 

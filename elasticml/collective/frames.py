@@ -106,7 +106,10 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
 class RepeatedPrefix(dict[str, Any]):
     """The prefix of frames to several peers, which is written as JSON once; do not change it."""
 
-    __slots__ = ("_encoded",)
+    __slots__ = ("_encoded", "header")
+
+    #: The header of the exchange that it tells of.
+    header: ExchangeHeader[Shape]
 
     def encoded(self) -> bytes:
         """Return it as JSON."""
@@ -177,6 +180,7 @@ def model_frame(header: ExchangeHeader[Shape], packed: memoryview | None) -> Fra
         reduce=header.reduce,
         keep=header.keep,
     )
+    prefix.header = header
     return Frame(kind=Kind.MODEL, exchange=header.exchange, prefix=prefix, payload=packed)
 
 
@@ -189,6 +193,8 @@ def header_of(frame: Frame) -> ExchangeHeader[Shape]:
         When the prefix is not such a header.
     """
     prefix = frame.prefix
+    if isinstance(prefix, RepeatedPrefix):
+        return prefix.header  # it was not read from a link
     with reading_prefix("the header of an exchange"):
         return ExchangeHeader(
             exchange=ExchangeId(frame.exchange),

@@ -46,6 +46,9 @@ _READERS: Final[dict[str, str]] = {
 
 #: Module of training data with validation rows, which is built on this one.
 _VALIDATION: Final = "elasticml.data.validation"
+#: The format of data of which only the costs are known, see :mod:`elasticml.sim`.
+COSTS: Final = "costs"
+_COSTS: Final = "elasticml.sim.cost_only_job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,9 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
     from elasticml.specification.settings_model import read_settings, unknown_choice
 
     name = spec.get("format")
+    if name == COSTS:
+        hollow: Source = importlib.import_module(_COSTS).source_of(spec)
+        return hollow
     if not isinstance(name, str) or name not in DATA_SPECS:
         raise unknown_choice(name, sorted(DATA_SPECS), "data.format")
     options = {k: v for k, v in spec.items() if k != "format" and v is not None}

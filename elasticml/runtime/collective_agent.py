@@ -67,6 +67,8 @@ class Share:
     model: Vector
     #: The own partial; after the sum went up, the subtree's sum.
     total: Vector | None = None
+    #: The frame with the model for this member's children.
+    frame: Frame | None = None
 
 
 class CollectiveAgent:
@@ -291,7 +293,9 @@ class CollectiveAgent:
         share, peer = self._shares[command.exchange], self._children.get(command.to)
         if peer is None or self._pipeline.commit_model(peer, command.exchange, share.model):
             return
-        peer.send(model_frame(share.header, bytes_of(share.model)))
+        if share.frame is None:
+            share.frame = model_frame(share.header, bytes_of(share.model))
+        peer.send(share.frame)
 
     def _refuse(self, command: cmd.Refuse) -> None:
         self._pipeline.forget([command.handle])
@@ -451,6 +455,7 @@ class CollectiveAgent:
         else:
             for handle in command.inputs:
                 merge(share.total, self._buffers[handle], share.header.reduce)
+            self._context.slowness.merged(share.header, len(command.inputs))
         links = [self._driver, self._parent, *self._children.values()]
         sent = sum(p.link.sent_bytes for p in links if p is not None) + self._past_bytes
         self._sent[str(self.me)] = sent + self.moved_bytes()

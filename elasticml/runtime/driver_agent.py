@@ -28,7 +28,7 @@ from elasticml.collective.frames import (
 from elasticml.collective.transport import Transport
 from elasticml.control.checkpoint_state import restore
 from elasticml.control.driver import Driver
-from elasticml.control.driver_settings import settings_from_record
+from elasticml.control.driver_settings import DriverSettings, settings_from_record
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
 from elasticml.errors import (
@@ -196,8 +196,8 @@ class DriverContext:
     claim: AttemptClaim | None = None
     #: Whether members ask the scheduler for objects of the user that they cannot import.
     has_objects: bool = False
-    #: Settings of the machine that are not those of the record.
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    #: Returns the settings of the machine from those of the record.
+    adjusted: Callable[[DriverSettings], DriverSettings] = lambda settings: settings
     #: Whether the story has the chunks' digests: without them a run cannot be replayed.
     tells_chunks: bool = True
     #: The job's secret, which its members show each other.
@@ -246,7 +246,7 @@ class DriverAgent(JobDriver):
         session = DriverSession(record, source, resumed, tells_chunks=context.tells_chunks)
         settings = settings_from_record(record, len(source.blocks()), session.source.needs_survey)
         warms = warms_up(record.algorithm_name)
-        settings = replace(settings, **{"warms_up": warms, **context.settings})
+        settings = context.adjusted(replace(settings, warms_up=warms))
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
         super().__init__(session, machine)

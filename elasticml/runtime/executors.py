@@ -105,11 +105,11 @@ class Long:
     """A call that may take long although earlier calls of the same function were brief."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self.function = function
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
-        return self._function(*args)
+        return self.function(*args)
 
 
 class Repeated:
@@ -120,16 +120,16 @@ class Repeated:
     function : callable
     """
 
-    __slots__ = ("_function", "n_brief")
+    __slots__ = ("function", "n_brief")
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self.function = function
         #: Brief calls, less what calls that were not brief have taken.
         self.n_brief = 0
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
-        return self._function(*args)
+        return self.function(*args)
 
     def count(self, processor_s: float, wall_s: float) -> None:
         """Record how long a call took."""

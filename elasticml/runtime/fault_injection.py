@@ -11,6 +11,7 @@ import numpy as np
 from elasticml.algorithms.base import Parallel
 from elasticml.errors import ElasticmlError
 from elasticml.protocol.commands import Inject
+from elasticml.protocol.events import ExchangeHeader, Shape
 
 #: How a worker is lost: SIGKILL; SIGTERM, then SIGKILL after the grace; a notice before both.
 How = Literal["kill", "terminate", "notice"]
@@ -118,6 +119,9 @@ class FaultSlowdown:
         extra_s = (self.factor - 1.0) * spent_s
         if extra_s > 0.0:
             parallel.map(_burn, [extra_s] * parallel.n_threads)
+
+    def merged(self, header: ExchangeHeader[Shape], n: int) -> None:
+        """Note that ``n`` partials of an exchange were added: virtual time passes, no real one."""
 
 
 def _burn(seconds: float) -> None:

@@ -169,6 +169,11 @@ class MemberHost:
                 store.out_of_core.evict()
 
     @property
+    def stores(self) -> list[ChunkStore]:
+        """The chunks of each job."""
+        return list(self._stores.values())
+
+    @property
     def is_serving(self) -> bool:
         """Whether a job has a member here."""
         return any(not agent.gone.is_set() for agent in self.agents.values())

@@ -7,6 +7,7 @@ lacks one that it claims, ends the job. Messages have the size of the real array
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,12 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Work,
 )
-from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.body import Layout, write_body
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
-from elasticml.data.source import BlockInfo
+from elasticml.data.source import COSTS, BlockInfo
 from elasticml.errors import JobFailedError
-from elasticml.ids import ChunkId, ChunkInfo, GroupId
+from elasticml.ids import ChunkId, GroupId
 from elasticml.specification.simulator import Costs
 
 #: Parameters of an exchange: the numbers of doubles that its model and its partial represent.
@@ -38,17 +39,13 @@ DOWN_VALUES, UP_VALUES = "sim_down_values", "sim_up_values"
 NAME = "elasticml.sim.cost_only_job:ALGORITHM"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostChunk:
-    """A chunk without bytes."""
-
-    id: ChunkId
-    n_rows: int
-    nbytes: int
-
-    def info(self) -> ChunkInfo:
-        """Return the chunk's metadata for the ledger."""
-        return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
+@functools.cache
+def hollow_body(n_rows: int, row_bytes: int) -> memoryview:
+    """Return the body of so many rows of zeros, which all such chunks share."""
+    n_columns = max(1, row_bytes // 8 - 1)
+    layout = Layout(kind="dense", dtype="float64", n_columns=n_columns)
+    values = np.broadcast_to(0.0, (n_rows, n_columns))
+    return write_body(layout, np.zeros(n_rows), None, {"values": values}, n_rows=n_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +58,10 @@ class CostSource:
     is_costly: bool = False
 
     def spec(self) -> dict[str, Any]:
-        """Return a description, from which the source cannot be created again."""
-        return {"format": "costs", "rows": self.costs.rows, "columns": self.costs.columns}
+        """Return the description from which the source is made again."""
+        costs = self.costs
+        sizes = (costs.rows, costs.columns, costs.chunks_per_member, costs.row_bytes)
+        return {"format": COSTS, "sizes": sizes, "members": self.members}
 
     def fingerprint(self) -> str:
         """Return a constant."""
@@ -85,11 +84,7 @@ class CostSource:
         n = max(1, min(self.costs.chunks_per_member, high - low))
         rows = [(high - low) * (k + 1) // n - (high - low) * k // n for k in range(n)]
         chunks = [
-            CostChunk(
-                id=ChunkId(self.fingerprint(), block, k),
-                n_rows=count,
-                nbytes=count * self.costs.row_bytes,
-            )
+            Chunk(ChunkId(self.fingerprint(), block, k), hollow_body(count, self.costs.row_bytes))
             for k, count in enumerate(rows)
         ]
         layout = Layout(kind="dense", dtype="float64", n_columns=self.costs.columns)
@@ -118,6 +113,15 @@ class CostSource:
         return self
 
 
+def source_of(spec: Mapping[str, Any]) -> CostSource:
+    """Return the source that a description says."""
+    rows, columns, chunks_per_member, row_bytes = spec["sizes"]
+    costs = Costs(
+        rows=rows, columns=columns, chunks_per_member=chunks_per_member, row_bytes=row_bytes
+    )
+    return CostSource(costs=costs, members=spec["members"])
+
+
 class CostSolver:
     """Computes the three sums over a member's chunks."""
 
@@ -131,6 +135,9 @@ class CostSolver:
             self._chunks = chunks
             self._sums = _sums(chunks)
         return {"sums": self._sums}
+
+    def warm_up(self, parallel: Parallel) -> None:
+        """Do nothing: the world has the time that it takes."""
 
 
 def _sums(chunks: Sequence[Any]) -> Any:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
 
-from elasticml.ids import MemberId
-from elasticml.protocol import commands as cmd
-from elasticml.protocol import events as ev
 from elasticml.sim.environment import Environment
 from elasticml.sim.resource_manager import ResourceManager
-from elasticml.sim.virtual_driver import VirtualDriver
+from elasticml.sim.virtual_driver import Cluster, DriverProcess
 from elasticml.sim.virtual_worker import Worker, Workers
 from elasticml.specification.simulator import Asked, Granted, How, Taken
 from elasticml.story import records as story
 
 
-class Faults:
+class Faults(Cluster):
     """Ends virtual workers and starts new ones.
 
     Parameters
     ----------
     environment : Environment
-    driver : VirtualDriver
+    driver : DriverProcess
     workers : Workers
     rng : Generator
         Draws times, members and durations of random pre-emptions.
@@ -32,7 +30,7 @@ class Faults:
     def __init__(
         self,
         environment: Environment,
-        driver: VirtualDriver,
+        driver: DriverProcess,
         workers: Workers,
         rng: np.random.Generator,
     ) -> None:
@@ -51,41 +49,44 @@ class Faults:
         """Schedule the entries of the trace and the first random pre-emption."""
         for entry in self._environment.options.trace:
             if isinstance(entry, Granted):
-                self._environment.clock.at(entry.at, self._grant, entry.grant)
+                self._environment.loop.at(entry.at, self._grant, entry.grant)
             elif isinstance(entry, Asked):
-                self._environment.clock.at(entry.at, self._ask, entry)
+                self._environment.loop.at(entry.at, self._ask, entry)
             else:
-                self._environment.clock.at(entry.at, self._trace, entry)
+                self._environment.loop.at(entry.at, self._trace, entry)
         if self._environment.options.preemption is not None:
             self.timers = 1
             self._wait()
 
-    # --- planned faults of the job ------------------------------------------------------------
+    # --- planned faults of the job, see runtime.fault_injection -------------------------------
 
-    def inject(self, command: cmd.Inject) -> None:
-        """Perform a planned fault and report it."""
-        options, delay = self._environment.options, 0.0
-        if command.kind == "prepare":
-            self._standbys = max(self._standbys, command.count)
-        elif command.kind == "return":
-            for _ in range(command.count):
-                seconds = options.standby_s if self._standbys else options.start_s
-                self._standbys = max(0, self._standbys - 1)
-                delay = max(delay, seconds)
-                self._environment.clock.after(seconds, self._workers.start)
-        else:
-            for member in command.members:
-                worker = self._worker_of(member)
-                if worker is not None:
-                    self._take(worker, command.how, command.grace_s)
-        performed = ev.FaultPerformed(cause="planned", kind=command.kind)
-        self._environment.clock.after(delay, self._driver.feed, performed)
+    async def lose(self, addresses: Sequence[str], how: str, grace_s: float) -> None:
+        """End workers."""
+        for address in addresses:
+            worker = self._workers.by_address[address]
+            if worker.endpoint.is_alive:
+                self._take(worker, how, grace_s)
 
-    def _worker_of(self, member: MemberId) -> Worker | None:
-        """Return the living worker of a member, or None."""
-        record = self._driver.machine.state.membership.members.get(member)
-        worker = None if record is None else self._workers.by_address.get(record.address)
-        return worker if worker is not None and worker.endpoint.is_alive else None
+    async def bring_back(self, n: int) -> None:
+        """Start workers, prepared ones first; return when all offer themselves."""
+        options, delay_s = self._environment.options, 0.0
+        for _ in range(n):
+            seconds = options.standby_s if self._standbys else options.start_s
+            self._standbys = max(0, self._standbys - 1)
+            delay_s = max(delay_s, seconds)
+            self._environment.loop.after(seconds, self._workers.start)
+        await asyncio.sleep(delay_s)
+
+    async def prepare(self, n: int) -> None:
+        """Prepare containers."""
+        self._standbys = max(self._standbys, n)
+
+    async def slow(self, addresses: Sequence[str], factor: float) -> None:
+        """Make members compute longer."""
+        for address in addresses:
+            slot = self._workers.by_address[address].slot
+            assert slot is not None
+            self._environment.options.slow[slot] = factor
 
     def _take(self, worker: Worker, how: str, grace_s: float) -> float:
         """End a worker; return the seconds until it is gone."""
@@ -100,7 +101,7 @@ class Faults:
     def _wait(self) -> None:
         preemption = self._environment.options.preemption
         assert preemption is not None and preemption.rate is not None
-        self._environment.clock.after(self._rng.exponential(1 / preemption.rate), self._preempt)
+        self._environment.loop.after(self._rng.exponential(1 / preemption.rate), self._preempt)
 
     def _preempt(self) -> None:
         preemption = self._environment.options.preemption
@@ -119,35 +120,32 @@ class Faults:
         environment = self._environment
         number = self._driver.machine.state.round
         granted = story.Granted(cause="world", round=number, count=count)
-        environment.session.journal.write(environment.clock.now_s, granted)
+        self._driver.write(granted)
         for _ in range(count):
-            environment.clock.after(environment.options.start_s, self._workers.start)
+            environment.loop.after(environment.options.start_s, self._workers.start)
 
-    # --- what the job asks the resource manager for ---------------------------------------------
+    # --- what the job asks the resource manager for, see runtime.scaler -------------------------
 
-    def request(self, count: int) -> None:
-        """Start as many of the requested containers as are free, and refuse the others."""
+    async def request(self, count: int) -> int:
+        """Start as many of the requested containers as are free; return all but those refused."""
         environment = self._environment
-        granted = count = self._manager.wanted(count)
+        granted = wanted = self._manager.wanted(count)
         if environment.options.containers_max is not None:
             taken = (
                 sum(w.endpoint.is_alive for w in self._workers.by_address.values()) + self._starting
             )
-            granted = min(count, max(0, environment.options.containers_max - taken))
+            granted = min(wanted, max(0, environment.options.containers_max - taken))
         self._starting += granted
         for _ in range(granted):
-            environment.clock.after(environment.options.start_s, self._started)
-        if granted < count:
-            refused = ev.MembersRefused(
-                cause="world", count=count - granted, reason="no container is free"
-            )
-            environment.clock.after(environment.options.latency_s, self._driver.feed, refused)
+            environment.loop.after(environment.options.start_s, self._started)
+        await asyncio.sleep(environment.options.latency_s)
+        return count - (wanted - granted)
 
     def _started(self) -> None:
         self._starting -= 1
         self._workers.start()
 
-    def release(self, addresses: Sequence[str]) -> None:
+    async def release(self, addresses: Sequence[str]) -> None:
         """Take back the containers of dismissed members."""
         for address in addresses:
             self._workers.by_address[address].kill()
@@ -172,12 +170,11 @@ class Faults:
         self, workers: Sequence[Worker], how: How, grace_s: float, away: Sequence[float | None]
     ) -> None:
         environment = self._environment
-        environment.session.journal.write(
-            environment.clock.now_s,
+        self._driver.write(
             story.Preempted(
                 cause="world",
                 round=self._driver.machine.state.round,
-                members=tuple(str(w.life.me) for w in workers if w.life is not None),
+                members=tuple(str(w.me) for w in workers if w.me is not None),
                 how=how,
                 away_s=tuple(None if a is None else round(a, 6) for a in away),
             ),
@@ -186,8 +183,8 @@ class Faults:
             if how == "pause":
                 environment.network.pause(worker.endpoint)
                 if seconds is not None:
-                    environment.clock.after(seconds, environment.network.resume, worker.endpoint)
+                    environment.loop.after(seconds, environment.network.resume, worker.endpoint)
                 continue
             gone_s = self._take(worker, how, grace_s)
             if seconds is not None:
-                environment.clock.after(gone_s + seconds, self._workers.start)
+                environment.loop.after(gone_s + seconds, self._workers.start)

@@ -10,13 +10,25 @@ nothing; it catches up when it is resumed. A process may take processor time for
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from elasticml.sim.virtual_clock import Clock, Processors
+from elasticml.sim.processors import Processors
 
 #: Messages of at least this size also occupy the receiver's downlink.
 LARGE_BYTES = 4096
 _CLOSED = object()
+
+
+class Clock(Protocol):
+    """Performs actions at virtual times."""
+
+    now_s: float
+
+    def at(self, t_s: float, action: Callable[..., object], *args: Any) -> None:
+        """Plan an action for a time; a time in the past means now."""
+
+    def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
+        """Plan an action for ``seconds`` from now."""
 
 
 class NetworkCard:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from elasticml.protocol.marks import MarkStore
 from elasticml.protocol.notices import ContainerEnded, ContainerMarked
 from elasticml.sim.environment import Environment
-from elasticml.sim.virtual_driver import VirtualDriver
+from elasticml.sim.virtual_driver import DriverProcess
 from elasticml.sim.virtual_worker import Worker, Workers
 from elasticml.specification.simulator import Asked
 from elasticml.story.records import ContainersAsked
@@ -37,11 +37,11 @@ class ResourceManager:
     Parameters
     ----------
     environment : Environment
-    driver : VirtualDriver
+    driver : DriverProcess
     workers : Workers
     """
 
-    def __init__(self, environment: Environment, driver: VirtualDriver, workers: Workers) -> None:
+    def __init__(self, environment: Environment, driver: DriverProcess, workers: Workers) -> None:
         self._environment = environment
         self._driver = driver
         self._workers = workers
@@ -60,11 +60,11 @@ class ResourceManager:
         asked = ContainersAsked(
             cause="world",
             round=self._driver.machine.state.round,
-            members=tuple(str(w.life.me) for w in workers if w.life is not None),
+            members=tuple(str(w.me) for w in workers if w.me is not None),
             grace_s=entry.grace,
             negotiable=entry.negotiable,
         )
-        environment.session.journal.write(environment.clock.now_s, asked)
+        self._driver.write(asked)
         life_s = 2 * entry.grace + INTERVAL_S
         for worker in workers:
             marked = ContainerMarked(
@@ -75,10 +75,10 @@ class ResourceManager:
                 reason=entry.reason,
                 negotiable=entry.negotiable,
             )
-            self._marks.add(marked, environment.clock.now_s)
+            self._marks.add(marked, environment.loop.now_s)
             self._driver.feed(marked)
-        environment.clock.after(entry.grace, self._take, demand)
-        environment.clock.after(life_s, self._withdraw, demand)
+        environment.loop.after(entry.grace, self._take, demand)
+        environment.loop.after(life_s, self._withdraw, demand)
 
     def _take(self, demand: Demand) -> None:
         """Stop as many marked containers as are lacking."""
@@ -86,7 +86,7 @@ class ResourceManager:
             if demand.lacking and worker.endpoint.is_alive:
                 demand.lacking -= 1
                 worker.notice(KILL_S, "terminated")
-                self._environment.clock.after(KILL_S, self._ended, worker, demand.entry)
+                self._environment.loop.after(KILL_S, self._ended, worker, demand.entry)
 
     def _ended(self, worker: Worker, entry: Asked) -> None:
         ended = ContainerEnded(
@@ -97,25 +97,23 @@ class ResourceManager:
             status=PREEMPTED,
             message="Container preempted by scheduler",
         )
-        self._marks.remove(ended.container, ended.address, self._environment.clock.now_s)
+        self._marks.remove(ended.container, ended.address, self._environment.loop.now_s)
         # The exit status comes through the resource manager, later than the loss is detected.
         options = self._environment.options
-        self._environment.clock.after(
-            options.detect_s + options.latency_s, self._driver.feed, ended
-        )
+        self._environment.loop.after(options.detect_s + options.latency_s, self._driver.feed, ended)
         self._gone(entry)
         self._wanted += 1
 
     def _gone(self, entry: Asked) -> None:
         self._elsewhere += 1
         if entry.away is not None:
-            self._environment.clock.after(entry.away, self._returned)
+            self._environment.loop.after(entry.away, self._returned)
 
     def _returned(self) -> None:
         self._elsewhere -= 1
         if self._wanted:
             self._wanted -= 1
-            self._environment.clock.after(self._environment.options.start_s, self._workers.start)
+            self._environment.loop.after(self._environment.options.start_s, self._workers.start)
 
     def _withdraw(self, demand: Demand) -> None:
         """End a demand; lift the marks that have expired.
@@ -123,17 +121,17 @@ class ResourceManager:
         Workers that were emptied for a mark but not taken are offered again.
         """
         self._demands.remove(demand)
-        for lifted in self._marks.expire(self._environment.clock.now_s):
+        for lifted in self._marks.expire(self._environment.loop.now_s):
             self._driver.feed(replace(lifted, cause="world"))
             worker = self._workers.by_address[lifted.address]
             is_here = worker.endpoint.is_alive and not worker.is_closing
-            if is_here and (worker.life is None or worker.life.is_over):
+            if is_here and not worker.has_member:
                 worker.offer()
 
     def released(self, addresses: Sequence[str]) -> None:
         """Record containers that the job has released; no mark outlives its container."""
         for address in addresses:
-            self._marks.remove("", address, self._environment.clock.now_s)
+            self._marks.remove("", address, self._environment.loop.now_s)
             demand = next((d for d in self._demands if d.lacking), None)
             if demand is not None:
                 demand.lacking -= 1

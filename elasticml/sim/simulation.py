@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from elasticml.algorithms.base import Arrays
@@ -57,6 +59,8 @@ class Simulation:
         Check the driver's invariants after every event, with up to 64 members.
     resumed : Checkpoint, optional
         The checkpoint from which the job resumes, with new members, at its second.
+    checkpoints : path, optional
+        Where the job's checkpoints are written; by default none are written.
 
     Raises
     ------
@@ -72,6 +76,7 @@ class Simulation:
         options: WorldOptions | None = None,
         check_every_event: bool = False,
         resumed: Checkpoint | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
         job = job_record(record)
         options = options_from_section(job.simulate) if options is None else options
@@ -83,7 +88,7 @@ class Simulation:
             raise ConfigError(
                 "arrays in memory can be simulated only in their own process; pass their source"
             )
-        self.world = World(job, source, options, check_every_event, resumed)
+        self.world = World(job, source, options, check_every_event, resumed, checkpoints)
 
     def run(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:
         """Run the job to its end, or continue it; yield the story in batches as it grows.
@@ -98,7 +103,7 @@ class Simulation:
         JobFailedError
             When the job is stuck: all members are gone and none will return.
         """
-        story = self.world.environment.session.journal.story
+        story = self.world.session.journal.story
         for _ in self.world.run():
             if len(story) > since:
                 yield story[since:]
@@ -108,12 +113,23 @@ class Simulation:
 
     def cancel(self) -> None:
         """End the job now; its last model becomes its result."""
-        self.world.driver.cancel()
+        self.world.perform(self.world.driver.cancel)
+
+    def close(self) -> None:
+        """End the world's processes where they are; the results remain.
+
+        Otherwise the garbage collector would end them, in any order.
+        """
+        self.world.close()
+
+    def __del__(self) -> None:
+        """Close the world."""
+        with suppress(AttributeError):  # an invalid record
+            self.close()
 
     def result(self) -> SimResult:
         """Return the job's result so far."""
-        environment = self.world.environment
-        session = environment.session
+        session = self.world.session
         return SimResult(
             state=session.state,
             story=list(session.journal.story),
@@ -123,7 +139,7 @@ class Simulation:
             summary={**session.summary, "simulated": True},
             facts=session.facts,
             error=session.error,
-            actions=environment.clock.performed,
+            actions=self.world.loop.performed,
         )
 
 

@@ -1,48 +1,32 @@
-"""A virtual worker process: its successive members, and the chunks that outlive them."""
+"""The worker processes of a virtual world: the real host of members in each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.errors import DataError
-from elasticml.ids import NO_EXCHANGE, ChunkId, MemberId
-from elasticml.protocol import commands as cmd
-from elasticml.protocol import events as ev
+from elasticml.ids import ChunkId, MemberId
+from elasticml.runtime.member_agent import MemberAgent
+from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.numa import node_cores
+from elasticml.runtime.worker_context import WorkerContext
+from elasticml.runtime.worker_limits import WorkerLimits
 from elasticml.sim.environment import Environment
-from elasticml.sim.message_sizes import message_bytes
-from elasticml.sim.network import Endpoint, Port
-from elasticml.training.fingerprint import cpu_class
-
-#: What a connection between two members is for.
-Purpose = Literal["child", "chunks", "mail"]
-
-
-class Incarnation(Protocol):
-    """What a worker needs to know of its member."""
-
-    me: MemberId
-    is_over: bool
-
-    def on_driver_message(self, message: Any) -> None:
-        """Handle a message from the driver."""
-
-    def feed(self, event: ev.Event) -> None:
-        """Pass an event to the machine and perform its commands."""
-
-    def accepts(self, purpose: Purpose) -> bool:
-        """Whether the member takes connections for this purpose."""
-
-    def accept(self, purpose: Purpose, source: MemberId, port: Port) -> None:
-        """Serve a connection that another member has opened."""
-
-    def close(self) -> None:
-        """End this incarnation: close all its connections."""
+from elasticml.sim.virtual_links import FrameSizes, VirtualTransport
+from elasticml.sim.virtual_process import (
+    ChargedSlowdown,
+    VirtualAsyncLoop,
+    VirtualProcess,
+    VirtualRunner,
+)
+from elasticml.training.fingerprint import blas_threads, cpu_class
 
 
 class Worker:
-    """One process, from its start to its end.
+    """One worker, from its start to its end.
 
     Parameters
     ----------
@@ -52,195 +36,118 @@ class Worker:
         Unique among them.
     """
 
-    __slots__ = (
-        "_computing_until_s",
-        "_reading_until_s",
-        "_workers",
-        "address",
-        "chunks",
-        "computed",
-        "endpoint",
-        "environment",
-        "held_bytes",
-        "host",
-        "is_closing",
-        "life",
-        "notice_before",
-        "number",
-        "slot",
-    )
-
     def __init__(self, workers: Workers, number: int) -> None:
         self._workers = workers
-        self.environment = workers.environment
         self.number = number
         self.address = f"sim://{number}"
-        self.host = f"host{number % self.environment.options.hosts}"
-        self.endpoint = Endpoint(self.address, self.environment.card_of(self.host))
-        #: Its member of the job; None before the first welcome.
-        self.life: Incarnation | None = None
-        #: The slot of its last member.
-        self.slot: int | None = None
-        #: The chunks that it holds, owned or not, each with its last state here.
-        self.chunks: dict[ChunkId, Chunk] = {}
-        self.held_bytes = 0
-        #: The last exchange that its last member computed.
-        self.computed = NO_EXCHANGE
-        #: It is about to stop and is not offered again.
-        self.is_closing = False
-        #: End and reason of a notice that came before the welcome.
-        self.notice_before: tuple[float, str] | None = None
-        self._computing_until_s = 0.0
-        self._reading_until_s = 0.0
+        self.environment = environment = workers.environment
+        host = f"host{number % environment.options.hosts}"
+        self.process = VirtualProcess(environment, self.address, host)
+        self.endpoint = self.process.endpoint
+        self.host: MemberHost
+        workers.processes[self.address] = self.process
+        self.process.enter(self._start)
 
-    # --- time ------------------------------------------------------------------------------
-
-    def later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Perform an action after some seconds: after the pause if it is paused, never if dead."""
-        if seconds > 0:
-            self.environment.clock.after(
-                seconds, self.environment.network.perform, self.endpoint, action, *args
-            )
-        else:
-            self.environment.network.perform(self.endpoint, action, *args)
-
-    def computing_s(self, seconds: float) -> float:
-        """Return the seconds until a computation requested now is done, after earlier ones."""
-        now_s = self.environment.clock.now_s
-        begin_s = max(now_s, self._computing_until_s)
-        self._computing_until_s = self.environment.processors.done_s(begin_s, seconds)
-        return self._computing_until_s - now_s
-
-    def reading_s(self, seconds: float) -> float:
-        """Return the seconds until data requested now have been read, after earlier reads."""
-        now_s = self.environment.clock.now_s
-        self._reading_until_s = max(now_s, self._reading_until_s) + seconds
-        return self._reading_until_s - now_s
-
-    # --- members ------------------------------------------------------------------------------
-
-    def offer(self) -> None:
-        """Offer the worker: the driver opens a connection, and the worker announces itself."""
-        if self.endpoint.is_alive and not self.is_closing:
-            self.later(2 * self.environment.options.latency_s, self._report)
-
-    def _report(self) -> None:
-        mine = self._workers.connect_to_driver(self.endpoint)
-        mine.on_message = lambda message: self._welcomed(mine, message)
-        mine.on_closed = lambda: self._ended(mine)
-        arrived = ev.Arrived(
-            cause=self.address,
-            arrival=0,
-            address=self.address,
-            host=self.host,
+    def _start(self) -> None:
+        process, job = self.process, self._workers.job
+        transport = VirtualTransport(process, self._workers.processes, self._workers.sizes)
+        context = WorkerContext(
+            transport=transport,
+            compute=VirtualRunner(process),
+            reading=VirtualRunner(process),
+            parallel=Serial(),
+            clock=process.clock,
+            host=process.host,
             pid=self.number,
-            slot=self.slot,
-            holdings=tuple(sorted(self.chunks)),
-            limit_bytes=self.environment.options.limit_bytes,
-            cpu=cpu_class(),
-            blas_threads=self.environment.blas_threads,
-            computed=self.computed,
+            threads=self._workers.threads,
+            **self._workers.hardware,
+            pause=asyncio.sleep,
+            slowness=ChargedSlowdown(process),
+            make_loop=lambda worker, context: VirtualAsyncLoop(worker, context, process),
         )
-        mine.send(arrived, message_bytes(arrived))
 
-    def _welcomed(self, port: Port, message: Any) -> None:
-        if not isinstance(message, cmd.Welcome):
-            return
-        self.life = self._workers.new_life(message.member, self, port)
-        self.slot = message.member.slot
-        port.on_message = self.life.on_driver_message
-        if self.notice_before is not None:
-            end_s, reason = self.notice_before
-            self._tell_notice(max(0.0, end_s - self.environment.clock.now_s), reason)
-
-    def connect(
-        self, purpose: Purpose, source: MemberId, address: str, target: MemberId
-    ) -> Port | None:
-        """Open a connection between two members; None if the target is gone or does not accept.
-
-        The handshake is the caller's time.
-        """
-        worker = self._workers.by_address.get(address)
-        life = None if worker is None or not worker.endpoint.is_alive else worker.life
-        if worker is None or life is None or life.me != target or life.is_over:
-            return None
-        if not life.accepts(purpose):
-            return None
-        mine, theirs = self.environment.network.connect(self.endpoint, worker.endpoint)
-        life.accept(purpose, source, theirs)
-        return mine
-
-    def hold(self, ids: Iterable[ChunkId]) -> None:
-        """Store the bodies of chunks; chunks that are stored already keep their state.
-
-        Raises
-        ------
-        DataError
-            When they do not fit into the worker's memory.
-        """
-        for id in ids:
-            if id not in self.chunks:
-                self.chunks[id] = self.environment.library.lend(id)
-                self.held_bytes += self.chunks[id].nbytes
-        limit = self.environment.options.limit_bytes
-        if limit is not None and self.held_bytes > limit:
-            raise DataError(
-                f"the chunks on {self.address} take {self.held_bytes} bytes, its limit is {limit}",
-                held=self.held_bytes,
-                limit=limit,
-            )
-
-    def drop(self, ids: Iterable[ChunkId]) -> None:
-        """Remove chunks, body and state."""
-        for id in ids:
-            chunk = self.chunks.pop(id, None)
-            self.held_bytes -= 0 if chunk is None else chunk.nbytes
-
-    def dismissed(self, life: Incarnation, is_final: bool) -> None:
-        """End a member that the driver has dismissed, for good or to return with its chunks."""
-        life.close()
-        if is_final:
-            self.drop(list(self.chunks))
-            if self.is_closing:
-                self.environment.network.kill(self.endpoint)  # the worker has nothing left to do
-        else:
+        async def announce() -> list[str]:
             self.offer()
+            return [job]
 
-    def _ended(self, port: Port) -> None:
-        """Handle the closed connection to the driver."""
-        if self.life is not None and not self.life.is_over:
-            self.life.close()
+        limits = WorkerLimits(bodies_bytes=self.environment.options.limit_bytes)
+        self.host = MemberHost(context, announce, limits)
         self.offer()
 
-    # --- the end of the process -----------------------------------------------------------------
+    def offer(self) -> None:
+        """Offer the worker: the driver opens a link to it."""
+        if self.endpoint.is_alive and not self.is_closing:
+            self.environment.loop.after(
+                self.environment.options.latency_s, self._workers.invite, self.address
+            )
+
+    # --- its member -----------------------------------------------------------------------------
+
+    @property
+    def agent(self) -> MemberAgent | None:
+        """The agent of its last member; None before the first."""
+        return next(iter(self.host.agents.values()), None)
+
+    @property
+    def me(self) -> MemberId | None:
+        """Its last member; None before the first welcome."""
+        return None if self.agent is None else self.agent.me
+
+    @property
+    def slot(self) -> int | None:
+        """The slot of its last member."""
+        return None if self.agent is None else self.agent.slot
+
+    @property
+    def has_member(self) -> bool:
+        """Whether it has a member that has not ended."""
+        return self.me is not None and self.host.is_serving
+
+    @property
+    def chunks(self) -> dict[ChunkId, Chunk]:
+        """The chunks that it holds, owned or not."""
+        return {id: c for store in self.host.stores for id, c in store.chunks.items()}
+
+    @property
+    def computed_on(self) -> list[Chunk]:
+        """The chunks that its member computes on."""
+        agent = self.agent
+        return [] if agent is None or agent.collective is None else agent.collective.chunks
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is about to stop and is not offered again."""
+        return self.host.closing
 
     @property
     def is_serving(self) -> bool:
         """Whether it has a living member and is not about to stop."""
-        return (
-            self.endpoint.is_alive
-            and not self.endpoint.is_paused
-            and not self.is_closing
-            and self.life is not None
-            and not self.life.is_over
-        )
+        is_up = self.endpoint.is_alive and not self.endpoint.is_paused
+        return is_up and not self.is_closing and self.has_member
+
+    # --- the end of the process -----------------------------------------------------------------
 
     def kill(self) -> None:
         """Kill the process."""
-        self.environment.network.kill(self.endpoint)
+        if self.endpoint.is_alive:
+            self.environment.network.kill(self.endpoint)
+            self._workers.keep(self.process)
+            detect_s = self.environment.options.detect_s
+            self.environment.loop.after(2 * detect_s, self._workers.gone, self.address)
 
     def notice(self, grace_s: float, reason: str) -> None:
-        """Announce its end; kill it after the grace period."""
-        self.is_closing = True
-        if self.life is not None and not self.life.is_over:
-            self._tell_notice(grace_s, reason)
-        else:
-            self.notice_before = (self.environment.clock.now_s + grace_s, reason)
-        self.environment.clock.after(grace_s, self.kill)
+        """Announce its end; kill it when all is given away, at the latest after the grace."""
+        self.environment.network.perform(
+            self.endpoint, self.process.enter, self._give_notice, grace_s, reason
+        )
+        self.environment.loop.after(grace_s, self.kill)
 
-    def _tell_notice(self, grace_s: float, reason: str) -> None:
-        assert self.life is not None
-        self.life.feed(ev.Noticed(member=self.life.me, grace_s=grace_s, reason=reason))
+    def _give_notice(self, grace_s: float, reason: str) -> None:
+        async def leave() -> None:
+            await self.host.notice(grace_s, reason)
+            self.environment.loop.after(0.0, self.kill)
+
+        self.environment.loop.create_task(leave())
 
 
 class Workers:
@@ -249,28 +156,52 @@ class Workers:
     Parameters
     ----------
     environment : Environment
-    connect_to_driver : callable
-        Opens a connection from an endpoint to the driver.
-    new_life : callable
-        Creates the member that a worker has been welcomed as.
+    job : str
+    threads : int
+        Of each worker.
+    processes : dict of str to VirtualProcess
+        All processes of the world, by address.
+    sizes : FrameSizes, optional
+        Of a job of costs alone.
+    invite, gone : callable (str)
+        Tell the driver that a worker offers itself, or that its process has ended.
     """
 
     def __init__(
         self,
         environment: Environment,
-        connect_to_driver: Callable[[Endpoint], Port],
-        new_life: Callable[[MemberId, Worker, Port], Incarnation],
+        job: str,
+        threads: int,
+        processes: dict[str, VirtualProcess],
+        sizes: FrameSizes | None,
+        invite: Callable[[str], None],
+        gone: Callable[[str], None],
     ) -> None:
         self.environment = environment
-        self.connect_to_driver = connect_to_driver
-        self.new_life = new_life
+        self.job = job
+        self.threads = threads
+        self.processes = processes
+        self.sizes = sizes
+        self.invite = invite
+        self.gone = gone
+        #: The same for all of them.
+        self.hardware: Mapping[str, Any] = {
+            "node_cores": node_cores(),
+            "cpu": cpu_class(),
+            "blas_threads": blas_threads(),
+        }
         self.by_address: dict[str, Worker] = {}
+        #: Tasks of dead processes: one that is collected would run its ``finally``.
+        self._kept: list[asyncio.Task[object]] = []
 
     def start(self) -> None:
         """Start a new worker, which offers itself to the driver."""
         worker = Worker(self, len(self.by_address))
         self.by_address[worker.address] = worker
-        worker.offer()
+
+    def keep(self, process: VirtualProcess) -> None:
+        """Keep the tasks of a process that has died."""
+        self._kept += process.tasks
 
     def serving(self) -> list[Worker]:
         """Return the workers with a member that are not about to end, by slot."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from elasticml.control.checkpoint_state import restore
-from elasticml.control.driver_settings import settings_from_record
 from elasticml.data.source import Source
 from elasticml.errors import JobFailedError
-from elasticml.protocol import events as ev
 from elasticml.protocol.job_record import JobRecord
 from elasticml.sim.environment import Environment
 from elasticml.sim.fault_schedule import Faults
-from elasticml.sim.virtual_driver import VirtualDriver
-from elasticml.sim.virtual_member import VirtualMember
+from elasticml.sim.virtual_driver import DriverProcess
+from elasticml.sim.virtual_links import FrameSizes
+from elasticml.sim.virtual_loop import VirtualLoop
+from elasticml.sim.virtual_process import VirtualProcess
 from elasticml.sim.virtual_worker import Workers
 from elasticml.specification.simulator import WorldOptions
 from elasticml.story.records import RoundEnded, records_of
@@ -37,6 +36,8 @@ class World:
         Check all of the driver's invariants after every event (up to 64 members).
     resumed : Checkpoint, optional
         The checkpoint from which the job resumes, with new members, at its second.
+    checkpoints : path, optional
+        Where the job's checkpoints are written; by default none are written.
     """
 
     def __init__(
@@ -46,26 +47,45 @@ class World:
         options: WorldOptions,
         check_every_event: bool = False,
         resumed: Checkpoint | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
-        n_members = record.members.start
         chances = np.random.SeedSequence(options.seed).spawn(2)
-        session = DriverSession(record, source, resumed, tells_chunks=options.costs is None)
-        rng = np.random.default_rng(chances[0])
-        self.environment = Environment(options, session, n_members, rng)
-        n_blocks = self.environment.library.n_blocks
-        settings = settings_from_record(record, n_blocks, source.needs_survey)
-        rate = min(settings.copy_bytes_per_s, options.copy_bandwidth)
-        settings = replace(settings, copy_bytes_per_s=rate, warms_up=options.warm_up_s > 0)
-        self.driver = VirtualDriver(self.environment, settings, check_every_event)
-        if resumed is not None:
-            self.environment.clock.now_s = resumed.seconds
-            restore(self.driver.machine, resumed.resume_point.machine, resumed.progress)
-        self.workers = Workers(self.environment, self.driver.connect, VirtualMember)
+        began_s = 0.0 if resumed is None else resumed.seconds
+        self.loop = loop = VirtualLoop(began_s)  # type: ignore[abstract]
+        self.environment = Environment(options, loop, np.random.default_rng(chances[0]))
+        #: A simulation does not touch the checkpoints of a real run.
+        place = None
+        if record.checkpoint is not None and checkpoints is not None:
+            place = {**record.json["checkpoint"], "path": str(checkpoints)}
+        processes: dict[str, VirtualProcess] = {}
+        sizes = None if options.costs is None else FrameSizes()
+        self.driver = DriverProcess(self.environment, processes, sizes)
+        self.workers = Workers(
+            self.environment,
+            record.job,
+            record.threads or 1,
+            processes,
+            sizes,
+            self.driver.invite,
+            self.driver.gone,
+        )
         rng = np.random.default_rng(chances[1])
         self.faults = Faults(self.environment, self.driver, self.workers, rng)
-        self.driver.cluster = self.faults
-        self._n_members = n_members
+        self.driver.start(
+            record.changed(checkpoint=place),
+            source,
+            self.faults,
+            resumed=resumed,
+            check_every_event=check_every_event,
+            writes=place is not None,
+        )
+        self._n_members = record.members.start
         self._has_begun = False
+
+    @property
+    def session(self) -> DriverSession:
+        """The job's story, history and results."""
+        return self.driver.agent.driver_session
 
     # --- running --------------------------------------------------------------------------------
 
@@ -78,18 +98,19 @@ class World:
             When nothing happens any more and nothing is planned.
         """
         if not self._has_begun:
-            self._begin()
-        clock, driver = self.environment.clock, self.driver
+            self._has_begun = True
+            self.loop.after(0.0, self._begin)
+        loop, driver = self.loop, self.driver
         quiet_s_max = self.environment.options.quiet_s_max
-        story, n_seen, seen_s = self.environment.session.journal.story, 0, clock.now_s
+        story, n_seen, seen_s = self.session.journal.story, 0, loop.now_s
         while not driver.has_ended:
-            clock.run(seen_s + quiet_s_max)
+            loop.run(seen_s + quiet_s_max)
             if len(story) != n_seen:
                 if not self._has_only_waited(story[n_seen:]):
-                    seen_s = clock.now_s
+                    seen_s = loop.now_s
                 n_seen = len(story)
                 yield
-            if clock.now_s - seen_s > quiet_s_max and self._is_stuck():
+            if loop.now_s - seen_s > quiet_s_max and self._is_stuck():
                 raise JobFailedError(
                     f"the simulated job is stuck since second {seen_s:g} in round "
                     f"{self.driver.machine.state.round}: no member will return, and nothing else "
@@ -97,17 +118,25 @@ class World:
                 )
 
     def _begin(self) -> None:
-        self._has_begun = True
-        self.environment.session.open(self.environment.clock.now_s)
+        self.session.open(self.loop.now_s)
+        self.loop.create_task(self._watch())
         for _ in range(self._n_members):
             self.workers.start()
         self.faults.start()
         self._tick()
 
+    async def _watch(self) -> None:
+        """Interrupt the loop whenever the story has grown."""
+        grown = self.driver.agent.grown
+        while True:
+            await grown.wait()
+            grown.clear()
+            self.loop.interrupt()
+
     def _tick(self) -> None:
         if not self.driver.has_ended:
-            self.driver.feed(ev.Ticked(cause="clock"))
-            self.environment.clock.after(self.environment.options.tick_s, self._tick)
+            self.driver.tick()
+            self.loop.after(self.environment.options.tick_s, self._tick)
 
     def _has_only_waited(self, records: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the records are only idle rounds, in a job without a limit of rounds or time."""
@@ -120,4 +149,13 @@ class World:
     def _is_stuck(self) -> bool:
         """Whether only ticks are planned, and there is no member that could be pre-empted."""
         chance = self.faults.timers > 0 and bool(self.workers.serving())
-        return self.environment.clock.waiting <= 1 + self.faults.timers and not chance
+        return self.loop.waiting <= 1 + self.faults.timers and not chance
+
+    def perform(self, action: Any) -> None:
+        """Let an action of the world take place now, and what follows at once."""
+        self.loop.after(0.0, action)
+        self.loop.run(-1.0)
+
+    def close(self) -> None:
+        """End all processes where they are."""
+        self.loop.close()

@@ -55,11 +55,17 @@ def unpack(buffer: Vector, shapes: Mapping[str, Any]) -> dict[str, Vector]:
     return arrays
 
 
+#: Up to so many values, a loop is faster than numpy.
+SMALL = 16
+
+
 def is_finite(values: NDArray[Any]) -> bool:
     """Whether no value is NaN or infinite, in one pass and without a copy for those that are not.
 
     A sum is finite unless a value is not, or it overflows.
     """
+    if values.size <= SMALL:
+        return all(map(math.isfinite, values.ravel().tolist()))
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(values)
     return bool(np.isfinite(total) or np.isfinite(values).all())

@@ -1,7 +1,7 @@
-"""What drives a job, in every world alike: the driver machine, the trainer and the story.
+"""What drives a job: the driver machine, the trainer and the story.
 
-A shell gives it a clock, links to members and a place to run the trainer's steps. The runtime has
-asyncio, Dask's links and threads for these; the simulator has its virtual time and network.
+A shell gives it a clock, links to members and a place to run the trainer's steps: asyncio, Dask's
+links and threads, or their virtual counterparts in the simulator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from elasticml.control.driver import Driver
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.errors import ElasticmlError
-from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.story.records import ExchangeEnded, StoryRecord
@@ -147,17 +146,6 @@ class JobDriver(ABC):
                 self._handle(self._queue.popleft())
         finally:
             self._is_draining = False
-
-    def report(self, member: MemberId, event: ev.Event) -> None:
-        """Let the machine handle what a member reports over its link.
-
-        Raises
-        ------
-        RemoteProtocolError
-            When it is not for this member to say: its link is to be closed.
-        """
-        self.machine.check_report(member, event)
-        self.feed(event)
 
     def _handle(self, event: ev.Event) -> None:
         desk, now_s = self.driver_session, self.now_s()

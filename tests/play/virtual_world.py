@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from elasticml.algorithms.base import Resume
-from elasticml.control.checkpoint_state import progress_entry, progress_of
-from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.source import Source
-from elasticml.protocol.job_record import JobRecord, job_record
-from elasticml.runtime.checkpoints.checkpoint_format import decode, encode
+from elasticml.protocol.job_record import JobRecord
+from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation
 from elasticml.sim.virtual_worker import Worker
@@ -58,6 +56,11 @@ def play_plan(plan: Plan) -> PlayedPlan:
     ElasticmlError, AssertionError
         When the job is stuck or an invariant of the machines is violated.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        return _play(plan, Path(folder))
+
+
+def _play(plan: Plan, folder: Path) -> PlayedPlan:
     options = options_from_section(plan.world)
     phases = [entry for fault in plan.faults for entry in _planned(fault)]
     record = replace(plan, job={**plan.job, "faults": phases}).record
@@ -66,14 +69,17 @@ def play_plan(plan: Plan) -> PlayedPlan:
     member_seconds, since, shift_s = 0.0, 0.0, 0.0
     checkpoint: Checkpoint | None = None
     while True:
-        attempt = _Attempt(plan, record, source, options, checkpoint, since, shift_s, counts)
+        attempt = _Attempt(
+            plan, record, source, options, checkpoint, folder, since, shift_s, counts
+        )
         is_over = attempt.run()
+        attempt.simulation.close()
         member_seconds += attempt.member_seconds
         if is_over:
             break
         # The job's clock goes back to the checkpoint; the plan's does not.
         since = attempt.killed_at
-        checkpoint = _checkpoint_of(attempt.simulation.world) or checkpoint
+        checkpoint = read_checkpoint(str(folder), []) or checkpoint
         if checkpoint is None:
             shift_s = attempt.restart_s - since
             continue
@@ -114,6 +120,7 @@ class _Attempt:
         source: Source | None,
         options: WorldOptions,
         checkpoint: Checkpoint | None,
+        folder: Path,
         since: float,
         shift_s: float,
         counts: Counter[str],
@@ -129,13 +136,19 @@ class _Attempt:
         # change and round boundary anyway.
         is_small = options.costs is None
         self.simulation = Simulation(
-            record.json, source, options=options, check_every_event=is_small, resumed=checkpoint
+            record.json,
+            source,
+            options=options,
+            check_every_event=is_small,
+            resumed=checkpoint,
+            # Only for a driver that comes back.
+            checkpoints=folder if any(f.kind == "driver" for f in plan.faults) else None,
         )
         self.world = self.simulation.world
         self.environment = self.world.environment
         self.network = DisturbedNetwork(self.environment.network, random.Random(plan.seed))
         self.environment.network = self.network
-        self.clock = self.environment.clock
+        self.clock = self.environment.loop
         self.counts = counts
         self.touched: set[str] = set()
         self.member_seconds = 0.0
@@ -228,47 +241,3 @@ _DISTURBANCES: Mapping[str, Callable[[Fault], dict[str, Any]]] = {
     "loss": lambda fault: {"loss": fault.amount},
     "throttle": lambda fault: {"slowdown": fault.amount},
 }
-
-
-# --- the driver's return --------------------------------------------------------------------------
-
-
-def _checkpoint_of(world: World) -> Checkpoint | None:
-    """Return the checkpoint of a driver's last round, as another process reads it from its file."""
-    session, point = world.environment.session, world.driver.resume_point
-    if point is None or session.facts is None:
-        return None
-    journal, machine = session.journal, world.driver.machine
-    values, arrays = decode(
-        encode(
-            {
-                "values": dict(point.resume.values),
-                "tuned": dict(point.resume.tuned),
-                "machine": dict(point.machine),
-                "counts": dict(point.counts),
-                "facts": session.facts.to_json(),
-                "progress": [progress_entry(p) for p in machine.history.progress[: point.progress]],
-            },
-            point.resume.arrays,
-        ),
-        "checkpoint",
-    )
-    resume = Resume(arrays=arrays, values=values["values"], tuned=values["tuned"])
-    return Checkpoint(
-        attempt=journal.attempts,
-        number=point.round,
-        resume_point=replace(
-            point, resume=resume, machine=values["machine"], counts=values["counts"]
-        ),
-        record=job_record(session.record.without_arrays()),
-        fingerprint=session.fingerprint,
-        facts=DatasetStats.from_json(values["facts"]),
-        story=json.loads(json.dumps(list(journal.story)[: point.story])),
-        rows=json.loads(json.dumps(list(journal.rows)[: point.rows])),
-        progress=[progress_of(entry) for entry in values["progress"]],
-        snapshots={r: journal.snapshots[r] for r in point.kept},
-        owners={
-            str(m): tuple(str(c) for c in chunks)
-            for m, chunks in machine.state.ledger.owned.items()
-        },
-    )

@@ -68,12 +68,12 @@ def drift(simulation: Simulation) -> float:
     world = simulation.world
     total = np.zeros(COLUMNS)
     for worker in world.workers.by_address.values():
-        if worker.endpoint.is_alive and worker.life is not None and not worker.life.is_over:
-            for chunk in worker.life.chunks:
+        if worker.endpoint.is_alive and worker.has_member:
+            for chunk in worker.computed_on:
                 signs = np.where(chunk.labels > 0, 1.0, -1.0)
                 total += (chunk.state["alpha"] * signs) @ chunk.values
-    assert world.environment.session.training is not None
-    request = world.environment.session.training.exchange
+    assert world.session.training is not None
+    request = world.session.training.exchange
     assert request is not None
     assert request.operation == "certify"
     v = request.model["sent"]
@@ -197,7 +197,7 @@ def test_with_two_holders_every_body_is_on_two_members_and_only_states_move(poin
     workers = simulation.world.workers.by_address.values()
     bodies = sum(len(w.chunks) for w in workers)
     assert bodies == 2 * len(ledger.info)
-    held = [w.held_bytes for w in workers]
+    held = [sum(chunk.nbytes for chunk in w.chunks.values()) for w in workers]
     assert max(held) <= 1.5 * mean(held)
     late = [r for r in told(simulation, "ChunksMoved") if r["round"] >= 8]
     assert late

@@ -56,8 +56,8 @@ def test_when_no_member_leaves_the_absent_rule_does_not_matter():
 
 def parts_of(simulation):
     """Return the chunks of every member, by slot."""
-    lives = sorted((w.life.me.slot, w.life) for w in simulation.world.workers.by_address.values())
-    return [life.chunks for _, life in lives]
+    workers = sorted(simulation.world.workers.by_address.values(), key=lambda w: w.slot)
+    return [worker.computed_on for worker in workers]
 
 
 STAR = {"collective": {"topology": "star"}, "stop": {"rounds": 20}}
@@ -69,7 +69,7 @@ def test_the_model_is_that_of_the_serial_computation():
     serial = SerialWorld(
         settings=settings,
         parts=parts_of(simulation),
-        facts=simulation.world.environment.session.facts,
+        facts=simulation.world.session.facts,
     ).run(20)
     np.testing.assert_array_equal(
         simulation.result().arrays["coef"], serial.model.arrays["coef"], strict=True
@@ -85,7 +85,7 @@ def test_the_model_is_that_of_the_serial_computation_when_members_are_lost():
     serial = SerialWorld(
         settings=settings,
         parts=parts,
-        facts=simulation.world.environment.session.facts,
+        facts=simulation.world.session.facts,
         schedule=[Vanish(round=8, members=(3, 5))],
     ).run(20)
     np.testing.assert_array_equal(

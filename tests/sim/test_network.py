@@ -7,14 +7,15 @@ import math
 import pytest
 
 from elasticml.sim.network import Endpoint, Network, NetworkCard
-from elasticml.sim.virtual_clock import Clock, Processors
+from elasticml.sim.processors import Processors
+from elasticml.sim.virtual_loop import VirtualLoop
 
 
 class Net:
     """A network, and what each of its endpoints has received and when."""
 
     def __init__(self, latency_s=1.0, bandwidth=1000.0, detect_s=5.0, message_s=0.0, cores=None):
-        self.clock = Clock()
+        self.clock = VirtualLoop()
         processors = Processors(cores)
         self.network = Network(self.clock, latency_s, bandwidth, detect_s, message_s, processors)
         self.heard = []
@@ -97,7 +98,7 @@ def test_a_paused_process_catches_up_in_order():
 
 
 def test_events_due_at_one_moment_happen_as_planned():
-    clock, done = Clock(), []
+    clock, done = VirtualLoop(), []
     for name in "abc":
         clock.at(1.0, done.append, name)
     clock.run(math.inf)

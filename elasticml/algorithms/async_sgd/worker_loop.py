@@ -63,6 +63,7 @@ class WorkerLoop:
         self.examples = 0
         self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
         self._controller = loop.controller()
+        self.slot = slot
         self._rng = np.random.default_rng([0xA5D, seed, slot])
         self._sampler = Sampler((), seed=seed, window=loop.window)
         #: Examples left until the passes have to be checked again.

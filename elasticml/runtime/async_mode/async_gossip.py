@@ -179,8 +179,8 @@ class AsyncGossip:
         self._shunned: dict[MemberId, float] = {}
         #: When a link may be replaced next.
         self._turn_s = 0.0
-        #: Links that peers have opened.
-        self._accepted: set[Peer] = set()
+        #: Links that peers have opened, in order.
+        self._accepted: dict[Peer, None] = {}
         self._past_bytes = 0
         self._has_state = asyncio.Event()
         #: Peers have been asked for a state, and no more will be.
@@ -361,11 +361,11 @@ class AsyncGossip:
     async def accept(self, link: Link) -> None:
         """Serve a link that a peer has opened, until it closes."""
         peer = Peer(link, self._allocate, self._on_frame, lambda peer, reason: None)
-        self._accepted.add(peer)
+        self._accepted[peer] = None
         try:
             await peer.run()
         finally:
-            self._accepted.discard(peer)
+            self._accepted.pop(peer, None)
             self._past_bytes += link.sent_bytes
 
     def _on_frame(self, peer: Peer, frame: Frame) -> None:

@@ -131,7 +131,7 @@ class _EpochTester:
     """Follow a job as it runs, and test its model at the end of every epoch."""
 
     def __init__(self, simulation: Simulation, setting: Setting, images: Images) -> None:
-        self._desk = simulation.world.environment.session
+        self._desk = simulation.world.session
         self._settings = settings_from_section(LocalSGD, _algorithm(setting, images))
         self._images = images
         self._network: Network | None = None

@@ -1,0 +1,208 @@
+"""A virtual process: its place on the network, the context of its callbacks, and its computations.
+
+Computations run in place, one at a time; their results come after the modelled seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
+from elasticml.algorithms.base import Parallel
+from elasticml.protocol.events import ExchangeHeader, Shape
+from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext, Pause
+from elasticml.runtime.chunks.chunk_store import ChunkStore
+from elasticml.runtime.collective_agent import CollectiveAgent
+from elasticml.runtime.executors import Long, Repeated
+from elasticml.runtime.fault_injection import FaultSlowdown
+from elasticml.sim.environment import Environment
+from elasticml.sim.network import Endpoint
+from elasticml.sim.virtual_loop import PROCESS
+from elasticml.training.trainer_runner import TrainerRunner
+
+
+class VirtualProcess:
+    """One process, from its start to its end.
+
+    Parameters
+    ----------
+    environment : Environment
+    name : str
+        Its address.
+    host : str
+    """
+
+    def __init__(self, environment: Environment, name: str, host: str) -> None:
+        self.environment = environment
+        self.name = name
+        self.host = host
+        self.endpoint = Endpoint(name, environment.card_of(host))
+        #: Its tasks that have not ended.
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        #: Accepts links; None before the process listens.
+        self.accept: Callable[[Any], None] | None = None
+        #: Seconds by which the computation under way is ahead of the event loop.
+        self.ahead_s = 0.0
+        #: What it sends before leaves then.
+        self.busy_until_s = 0.0
+        #: Returns the modelled seconds of the computation under way from its real ones.
+        self.charge: Callable[[float], float] = lambda spent_s: 0.0
+        self._context = contextvars.Context()
+        self._context.run(PROCESS.set, self)
+
+    def clock(self) -> float:
+        """Return the time in this process."""
+        return self.environment.loop.now_s + self.ahead_s
+
+    def do(self, action: Callable[..., None], *args: Any) -> None:
+        """Act on the network: now, or once what it is busy with is done."""
+        if self.busy_until_s > self.environment.loop.now_s:
+            perform = self.environment.network.perform
+            self.environment.loop.at(self.busy_until_s, perform, self.endpoint, action, *args)
+        else:
+            action(*args)
+
+    def enter(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in this process, from outside."""
+        return self._context.copy().run(function, *args)
+
+
+class ChargedSlowdown(FaultSlowdown):
+    """Where a member reports the processor time of a computation, its modelled time passes."""
+
+    def __init__(self, process: VirtualProcess) -> None:
+        super().__init__()
+        self._process = process
+
+    def add(self, spent_s: float, parallel: Parallel) -> None:
+        """Let the modelled time pass."""
+        self._process.ahead_s += self._process.charge(spent_s)
+
+    def merged(self, header: ExchangeHeader[Shape], n: int) -> None:
+        """Let the process be busy: what it sends next leaves later."""
+        process = self._process
+        seconds = process.environment.merging_s(header, n)
+        process.busy_until_s = max(process.busy_until_s, process.clock()) + seconds
+
+
+class VirtualRunner:
+    """Runs calls in place, one at a time; see ``executors.Runner``."""
+
+    def __init__(self, process: VirtualProcess) -> None:
+        self._process = process
+        self._environment = process.environment
+        self._is_busy = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the function; return its result after the seconds that it takes."""
+        loop = self._environment.loop
+        if self._is_busy:
+            self._waiting.append(turn := loop.create_future())
+            await turn
+        self._is_busy = True
+        try:
+            result, seconds = self._call(function, args)
+            if seconds > 0.0:
+                done_s = self._environment.processors.done_s(loop.now_s, seconds)
+                done = loop.create_future()
+                loop.at(done_s, self._done, done)
+                await done
+            return result
+        finally:
+            self._is_busy = False
+            if self._waiting:
+                self._is_busy = True
+                self._waiting.popleft().set_result(None)
+
+    def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, float]:
+        """Call the function; return its result and its modelled seconds."""
+        process, environment = self._process, self._environment
+        inner = function.function if isinstance(function, Long | Repeated) else function
+        owner: Any = getattr(inner, "__self__", None)
+        name = getattr(inner, "__name__", "")
+        if isinstance(owner, CollectiveAgent):
+            rows = sum(chunk.n_rows for chunk in owner.chunks)
+            process.charge = lambda spent_s: environment.computing_s(
+                owner.me.slot, args[0], rows, spent_s
+            )
+        before_s = 0.0
+        if isinstance(owner, TrainerRunner) and name == "deliver":
+            before_s = environment.delivering_s(owner, args)
+        elif name == "warm_up":
+            before_s = environment.options.warm_up_s
+        try:
+            result = function(*args)
+            seconds = before_s + process.ahead_s
+        finally:
+            process.ahead_s = 0.0
+        if isinstance(owner, ChunkStore) and name in ("read", "load"):
+            nbytes = result[0] if name == "load" else sum(chunk.nbytes for chunk in result[0])
+            seconds += environment.reading_s(args[0], nbytes)
+        elif name == "survey":
+            seconds += environment.reading_s(owner, owner.blocks()[args[0]].nbytes)
+        return result, seconds
+
+    def _done(self, done: asyncio.Future[None]) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    def place(self) -> str:
+        """Return "": calls take no time in which one could look."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: there is no thread."""
+
+
+class VirtualAsyncLoop(AsyncLoop):
+    """The training loop of an asynchronous member, in virtual time in place of a thread.
+
+    A request is served at once, also within a mini-batch: its step has been taken, and only its
+    time is still to pass.
+    """
+
+    def __init__(self, worker: WorkerLoop, context: LoopContext, process: VirtualProcess) -> None:
+        super().__init__(worker, context)
+        self._news = asyncio.Event()
+        self._process = process
+        context.send_queue.freed = self._news.set
+
+    def start(self) -> None:
+        """Start to train."""
+        self._task = asyncio.get_running_loop().create_task(self._train())
+
+    def wake(self) -> None:
+        """Serve the requests."""
+        self._news.set()
+        if self._requests and not self._is_over:
+            self._serve()
+
+    def end(self) -> None:
+        """End the training now."""
+        self.stop()
+        self._is_over = True
+        self._task.cancel()
+
+    def join(self) -> None:
+        """Do nothing: the training has ended."""
+
+    async def _train(self) -> None:
+        environment = self._process.environment
+        turns, began_s = self.turns(), time.perf_counter()
+        for pause in turns:
+            if pause is Pause.BATCH:
+                spent_s = time.perf_counter() - began_s
+                seconds = environment.batch_s(self._worker.slot, self.examples, spent_s)
+                # A loop whose mini-batches take no time would never let time pass.
+                await asyncio.sleep(max(seconds, 1e-9))
+            else:
+                await self._news.wait()
+                self._news.clear()
+            began_s = time.perf_counter()
