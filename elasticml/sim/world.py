@@ -53,10 +53,11 @@ class World:
         began_s = 0.0 if resumed is None else resumed.seconds
         self.loop = loop = VirtualLoop(began_s)  # type: ignore[abstract]
         self.environment = Environment(options, loop, np.random.default_rng(chances[0]))
-        #: A simulation does not touch the checkpoints of a real run.
-        place = None
-        if record.checkpoint is not None and checkpoints is not None:
-            place = {**record.json["checkpoint"], "path": str(checkpoints)}
+        writes = record.checkpoint is not None and checkpoints is not None
+        if record.checkpoint is not None:
+            # A simulation does not touch the checkpoints of a real run.
+            place = {**record.json["checkpoint"], "path": str(checkpoints)} if writes else None
+            record = record.changed(checkpoint=place)
         processes: dict[str, VirtualProcess] = {}
         sizes = None if options.costs is None else FrameSizes()
         self.driver = DriverProcess(self.environment, processes, sizes)
@@ -72,12 +73,12 @@ class World:
         rng = np.random.default_rng(chances[1])
         self.faults = Faults(self.environment, self.driver, self.workers, rng)
         self.driver.start(
-            record.changed(checkpoint=place),
+            record,
             source,
             self.faults,
             resumed=resumed,
             check_every_event=check_every_event,
-            writes=place is not None,
+            writes=writes,
         )
         self._n_members = record.members.start
         self._has_begun = False
