@@ -61,7 +61,7 @@ class CostSource:
         """Return the description from which the source is made again."""
         costs = self.costs
         sizes = (costs.rows, costs.columns, costs.chunks_per_member, costs.row_bytes)
-        return {"format": COSTS, "sizes": sizes, "members": self.members}
+        return {"format": COSTS, "sizes": sizes, "blocks": self.members}
 
     def fingerprint(self) -> str:
         """Return a constant."""
@@ -119,7 +119,7 @@ def source_of(spec: Mapping[str, Any]) -> CostSource:
     costs = Costs(
         rows=rows, columns=columns, chunks_per_member=chunks_per_member, row_bytes=row_bytes
     )
-    return CostSource(costs=costs, members=spec["members"])
+    return CostSource(costs=costs, members=spec["blocks"])
 
 
 class CostSolver:
