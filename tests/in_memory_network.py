@@ -1,21 +1,19 @@
 """An in-process network for tests: ordered links, gates, kills, pauses, one seed.
 
-Nothing here reads a clock or sleeps. A frame is delivered when a task waits for it. The seed
-decides which link delivers next, so the same seed gives the same interleaving and another seed a
-different one. Time exists only where a test passes ``call_later`` (see ``VirtualClock``).
+There is no time here: that is in ``elasticml.sim``. A frame is delivered when a task waits for it.
+The seed decides which link delivers next, so the same seed gives the same interleaving and another
+seed a different one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import heapq
 import json
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +22,6 @@ from elasticml.collective.frames import HEADER_BYTES, Frame, Header, Kind, decod
 from elasticml.collective.shared_memory import SlotPool
 from elasticml.collective.shared_memory_link import SharedLink
 from elasticml.collective.transport import (
-    CONNECT_S_MAX,
     Allocate,
     Link,
     LinkClosedError,
@@ -49,7 +46,6 @@ class Parcel:
     header: Header
     prefix: bytes
     payload: bytes
-    is_due: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -134,28 +130,12 @@ def matching(
     return matches
 
 
-class Network(Protocol):
-    """The part of the network that its links use."""
-
-    def post(self, channel: Channel, parcel: Parcel) -> None:
-        """Accept a frame from its sender."""
-        ...
-
-    def poke(self) -> None:
-        """Schedule the next delivery."""
-        ...
-
-    def cut(self, link: MemoryLink) -> None:
-        """Close a link from one end."""
-        ...
-
-
 class MemoryLink:
     """One end of a link; see ``transport.Link``."""
 
     def __init__(
         self,
-        network: Network,
+        network: FaultyNetwork,
         outward: Channel,
         inward: Channel,
         hello: Mapping[str, Any],
@@ -207,7 +187,8 @@ class MemoryLink:
                 channel.sender = None
         if channel.is_cut:
             raise LinkClosedError(f"the link to {self.peer} is closed")
-        self._network.post(channel, parcel)
+        channel.parcels.append(parcel)
+        self._network.poke()
         self.sent_bytes += parcel.nbytes
 
     async def receive(self, allocate: Allocate) -> Frame:
@@ -250,36 +231,6 @@ class MemoryLink:
 
 logger = logging.getLogger(__name__)
 
-#: Virtual seconds of a frame's transit if ``call_later`` is given without ``transit_s``.
-TRANSIT_S: Final = 1e-3
-
-#: Runs the callback after a number of (virtual) seconds.
-CallLater = Callable[[float, Callable[[], None]], object]
-#: Virtual seconds that ``(source, target, nbytes)`` take.
-Transit = Callable[[str, str, int], float]
-
-
-class VirtualClock:
-    """A clock that only tests advance."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self._calls: list[tuple[float, int, Callable[[], None]]] = []
-        self._n_calls = 0
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Run ``callback`` when the clock has advanced by ``delay_s`` seconds."""
-        self._n_calls += 1
-        heapq.heappush(self._calls, (self.now_s + delay_s, self._n_calls, callback))
-
-    def advance(self, seconds: float) -> None:
-        """Advance by ``seconds`` and run the callbacks due in between, earliest first."""
-        until_s = self.now_s + seconds
-        while self._calls and self._calls[0][0] <= until_s:
-            self.now_s, _, callback = heapq.heappop(self._calls)
-            callback()
-        self.now_s = until_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
@@ -318,8 +269,7 @@ class MemoryTransport:
         Raises
         ------
         LinkClosedError
-            When either endpoint is gone, the peer does not listen, or (with ``call_later``) it
-            does not answer within ``CONNECT_S_MAX`` virtual seconds.
+            When either endpoint is gone, or the peer does not listen.
         """
         return await self._network.open(self, address, hello)
 
@@ -343,11 +293,6 @@ class FaultyNetwork:
     ----------
     seed : int
         Decides which link delivers next, and how many frames of a killed peer still arrive.
-    call_later : callable, optional
-        Such as ``VirtualClock.call_later``; without it frames take no time.
-    transit_s : callable, optional
-        Virtual seconds of a frame, ``(source, target, nbytes) -> float``; ``TRANSIT_S`` by default.
-        Frames of one link never overtake each other.
     shared : bool
         Pass vectors of any length in shared memory, as between processes of one host: the links are
         ``SharedLink``s, and each endpoint has its own slots.
@@ -356,30 +301,21 @@ class FaultyNetwork:
     """
 
     def __init__(
-        self,
-        seed: int = 0,
-        *,
-        call_later: CallLater | None = None,
-        transit_s: Transit | None = None,
-        shared: bool = False,
-        piece_bytes: int | None = None,
+        self, seed: int = 0, *, shared: bool = False, piece_bytes: int | None = None
     ) -> None:
         #: Every frame that arrived, in order.
         self.deliveries: list[Delivery] = []
         #: Frames lost because of a kill or a close.
         self.n_dropped = 0
         self._rng = np.random.default_rng(seed)
-        self._call_later = call_later
         self._is_shared = shared
         self._piece_bytes = piece_bytes
-        self._transit_s: Transit = transit_s or (lambda source, target, nbytes: TRANSIT_S)
         self._endpoints: dict[str, MemoryTransport] = {}
         #: Both ends of each link, until both are closed.
         self._ends: list[MemoryLink] = []
         self._openings: list[_Opening] = []
         self._gates: list[Gate] = []
         self._paused: set[str] = set()
-        self._factors: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_poked = False
 
@@ -423,18 +359,6 @@ class FaultyNetwork:
         self._paused.discard(address)
         self.poke()
 
-    def slow(self, address: str, factor: float) -> None:
-        """Multiply the transit time of frames from and to an endpoint by ``factor``, from now on.
-
-        Raises
-        ------
-        ValueError
-            When the network has no time, that is, no ``call_later``.
-        """
-        if self._call_later is None:
-            raise ValueError("slow() needs a network with call_later, got one without time")
-        self._factors[address] = factor
-
     # The methods below are for links and transports, not for tests.
 
     def leave(self, transport: MemoryTransport) -> None:
@@ -458,21 +382,10 @@ class FaultyNetwork:
         if not link.outward.is_cut:
             n_free = 0
             for parcel in link.outward.parcels:
-                if not parcel.is_due or self._gates_holding(link.outward, parcel):
+                if self._gates_holding(link.outward, parcel):
                     break
                 n_free += 1
             self.n_dropped += link.outward.cut(n_kept=int(self._rng.integers(n_free + 1)))
-        self.poke()
-
-    def post(self, channel: Channel, parcel: Parcel) -> None:
-        """Accept a frame from its sender."""
-        channel.parcels.append(parcel)
-        if self._call_later is not None:
-            delay_s = self._transit_s(channel.source, channel.target, parcel.nbytes)
-            for address in (channel.source, channel.target):
-                delay_s *= self._factors.get(address, 1.0)
-            parcel.is_due = False
-            self._call_later(delay_s, functools.partial(self._arrive, parcel))
         self.poke()
 
     async def open(self, source: MemoryTransport, address: str, hello: Mapping[str, Any]) -> Link:
@@ -486,9 +399,6 @@ class FaultyNetwork:
         copied: dict[str, Any] = json.loads(json.dumps(dict(hello)))
         opening = _Opening(source.address, address, copied, opened)
         self._openings.append(opening)
-        if self._call_later is not None:
-            late = functools.partial(self._refuse, opening, f"{address} did not answer in time")
-            self._call_later(CONNECT_S_MAX, late)
         self.poke()
         return await opened
 
@@ -521,10 +431,7 @@ class FaultyNetwork:
         is_awaited = channel.receiver is not None and not channel.receiver.done()
         if not channel.parcels:
             return channel.is_cut and is_awaited
-        parcel = channel.parcels[0]
-        if not parcel.is_due:
-            return False
-        gates = self._gates_holding(channel, parcel)
+        gates = self._gates_holding(channel, channel.parcels[0])
         for gate in gates:
             gate.reached.set()
         return is_awaited and not gates
@@ -550,10 +457,6 @@ class FaultyNetwork:
                 piece=parcel.header.piece,
             )
         )
-
-    def _arrive(self, parcel: Parcel) -> None:
-        parcel.is_due = True
-        self.poke()
 
     def _establish(self, opening: _Opening) -> None:
         listener = self._endpoints[opening.target].on_link

@@ -10,12 +10,7 @@ import pytest
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.errors import LocalProtocolError
-from tests.in_memory_network import (
-    CONNECT_S_MAX,
-    IN_FLIGHT_MAX,
-    FaultyNetwork,
-    VirtualClock,
-)
+from tests.in_memory_network import IN_FLIGHT_MAX, FaultyNetwork
 
 pytestmark = pytest.mark.asyncio
 
@@ -283,42 +278,6 @@ async def test_waiting_sender_learns_of_a_kill():
         await sender
 
 
-async def test_slow_peer_takes_its_multiple_of_virtual_time():
-    clock = VirtualClock()
-    network = FaultyNetwork(call_later=clock.call_later, transit_s=lambda s, t, n: 0.5)
-    near, far = await pair(network, "1.0", "driver")
-    network.slow("1.0", 4.0)
-    await near.send(control())
-    reader = asyncio.create_task(far.receive(fresh))
-
-    clock.advance(1.9)
-    await settle()
-    assert not reader.done()
-    clock.advance(0.1)
-
-    await reader
-    assert clock.now_s == 2.0
-
-
-async def test_slowness_without_a_clock_is_refused():
-    with pytest.raises(ValueError, match="call_later"):
-        FaultyNetwork().slow("1.0", 2.0)
-
-
-async def test_connecting_to_a_paused_peer_times_out_in_virtual_time():
-    clock = VirtualClock()
-    network = FaultyNetwork(call_later=clock.call_later)
-    network.endpoint("1.0").listen(lambda link: asyncio.sleep(0))
-    network.pause("1.0")
-    opening = asyncio.create_task(network.endpoint("2.0").connect("1.0", {}))
-    await settle()
-
-    clock.advance(CONNECT_S_MAX)
-
-    with pytest.raises(LinkClosedError, match="in time"):
-        await opening
-
-
 async def test_unknown_address_and_missing_listener_refuse():
     network = FaultyNetwork()
     network.endpoint("deaf")
@@ -347,15 +306,3 @@ async def test_failing_listener_loses_its_link():
 
     with pytest.raises(LinkClosedError):
         await near.receive(fresh)
-
-
-async def test_clock_runs_due_events_in_order():
-    clock, ran = VirtualClock(), []
-    clock.call_later(2.0, lambda: ran.append(("b", clock.now_s)))
-    clock.call_later(1.0, lambda: clock.call_later(1.0, lambda: ran.append(("c", clock.now_s))))
-    clock.call_later(3.0, lambda: ran.append(("d", clock.now_s)))
-
-    clock.advance(2.5)
-
-    assert ran == [("b", 2.0), ("c", 2.0)]
-    assert clock.now_s == 2.5
