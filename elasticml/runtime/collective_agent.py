@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,8 @@ class Share:
 
     header: ev.ExchangeHeader[ev.Shape]
     model: Vector
+    #: Number of values of a partial.
+    n_values: int
     #: The own partial; after the sum went up, the subtree's sum.
     total: Vector | None = None
     #: The frame with the model for this member's children.
@@ -98,6 +101,7 @@ class CollectiveAgent:
         fail: Callable[[BaseException], None],
     ) -> None:
         self.me = machine.me
+        self._name = str(self.me)
         self.machine = machine
         #: The solver computes now, in the worker's compute thread.
         self.is_computing = False
@@ -108,6 +112,7 @@ class CollectiveAgent:
         #: Solver and chunks, set by the driver's orders.
         self.solver: Solver | None = None
         self._chunks: list[Chunk] = []
+        self.n_rows = 0
         self._files: set[MappedFile] = set()
         self._check_s = 0.0
         #: The computation of each operation over these chunks: some take longer than others.
@@ -140,6 +145,9 @@ class CollectiveAgent:
         self.new_solver: Callable[[], Solver]
         self._past_bytes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: The exchanges to compute, and what the one task that does so waits for.
+        self._asked: deque[ExchangeId] = deque()
+        self._idle: asyncio.Future[None] | None = None
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -149,12 +157,12 @@ class CollectiveAgent:
     @chunks.setter
     def chunks(self, chunks: list[Chunk]) -> None:
         self._chunks, self._files = chunks, files_of(chunks)
-        ids, rows = {chunk.id for chunk in chunks}, sum(chunk.n_rows for chunk in chunks)
-        if rows > self._rows_max or not ids <= self._seen:
+        ids, self.n_rows = {chunk.id for chunk in chunks}, sum(chunk.n_rows for chunk in chunks)
+        if self.n_rows > self._rows_max or not ids <= self._seen:
             # More rows take longer, and so do bodies that no computation has read.
             self._solves.clear()
             self._seen |= ids
-            self._rows_max = max(rows, self._rows_max)
+            self._rows_max = max(self.n_rows, self._rows_max)
 
     def close(self) -> None:
         """Close the links to parent and children, cancel all tasks, and drop the kept sums.
@@ -192,7 +200,7 @@ class CollectiveAgent:
         The length of a partial of an exchange that has not begun here is not known yet.
         """
         share = self._shares.get(ExchangeId(header.exchange))
-        nbytes = None if share is None else 8 * n_values(share.header.returns)
+        nbytes = None if share is None else 8 * share.n_values
         if share is None and header.payload_bytes % 8 == 0:
             check_payload(header, Kind.PARTIAL, None)
         else:
@@ -211,37 +219,32 @@ class CollectiveAgent:
         peer = Peer(
             link,
             self._allocate_partial,
-            self._on_child_frame,
-            self._on_peer_closed,
-            self._on_child_piece,
+            functools.partial(self._on_child_frame, child),
+            functools.partial(self._on_child_closed, child),
+            functools.partial(self._on_child_piece, child),
         )
         self._children[child] = peer
         await peer.run()
 
-    def _child_of(self, peer: Peer) -> MemberId | None:
-        return next((m for m, p in self._children.items() if p is peer), None)
-
-    def _on_peer_closed(self, peer: Peer, reason: str) -> None:
+    def _on_child_closed(self, child: MemberId, peer: Peer, reason: str) -> None:
         self._past_bytes += peer.link.sent_bytes
-        child = self._child_of(peer)
-        if child is not None:
+        if self._children.get(child) is peer:
             del self._children[child]
             self._pipeline.lost(child)
             self._feed(ev.PeerLost(peer=child))
 
-    def _on_child_frame(self, peer: Peer, frame: Frame) -> None:
-        child = self._child_of(peer)
-        if child is None:
+    def _on_child_frame(self, child: MemberId, peer: Peer, frame: Frame) -> None:
+        if self._children.get(child) is not peer:
             return
         if frame.kind == Kind.PARTIAL:
             vector, share = vector_of(frame), self._shares.get(ExchangeId(frame.exchange))
-            if share is not None and vector.size != n_values(share.header.returns):
+            if share is not None and vector.size != share.n_values:
                 raise RemoteProtocolError(f"child {child} sent a partial of {vector.size} values")
-            event = partial_event(child, frame, handle := self._buffers.bind(vector))
-            times = self._compute_s.setdefault(ExchangeId(frame.exchange), {})
-            times.update(numbers_of(frame, "compute_s"))
-            self._sent.update(numbers_of(frame, "sent"))
-            self._done.update(numbers_of(frame, "done"))
+            event = partial_event(child, frame, handle := self._buffers.bind(vector), {})
+            times, sent, done = numbers_of(frame)
+            self._compute_s.setdefault(ExchangeId(frame.exchange), {}).update(times)
+            self._sent.update(sent)
+            self._done.update(done)
             self._not_finite.update(not_finite_of(frame))
             self._pipeline.came(child, handle, peer.arrived)
             self._feed(event)
@@ -254,9 +257,8 @@ class CollectiveAgent:
             )
         self._feed(event)
 
-    def _on_child_piece(self, peer: Peer, arriving: IncomingVector) -> None:
-        child = self._child_of(peer)
-        if child is not None and arriving.kind == Kind.PARTIAL:
+    def _on_child_piece(self, child: MemberId, peer: Peer, arriving: IncomingVector) -> None:
+        if self._children.get(child) is peer and arriving.kind == Kind.PARTIAL:
             self._pipeline.partial_piece(child, arriving)
             self._stream_up()
 
@@ -271,14 +273,14 @@ class CollectiveAgent:
         if not self.machine.takes_model(exchange):
             return  # pieces of this copy may have been forwarded
         header = header_of(frame)
-        self._shares[exchange] = Share(header, vector_of(frame))
+        self._shares[exchange] = Share(header, vector_of(frame), n_values(header.returns))
         self._feed(header)
 
     @property
     def effects(self) -> dict[type[cmd.Command], Callable[[Any], None]]:
         """The function that performs each of the machine's commands."""
         return {
-            cmd.Compute: lambda command: self._spawn(self._compute(command.exchange)),
+            cmd.Compute: self._ask,
             cmd.ForwardModel: self._forward_model,
             cmd.SendPartial: self._send_partial,
             cmd.Forget: self._forget,
@@ -365,17 +367,35 @@ class CollectiveAgent:
 
     # --- computing, summing, sending -----------------------------------------------------
 
+    def _ask(self, command: cmd.Compute) -> None:
+        self._asked.append(command.exchange)
+        if self._idle is None:
+            self._idle = asyncio.get_running_loop().create_future()
+            self._spawn(self._compute_all())
+        elif not self._idle.done():
+            self._idle.set_result(None)
+
+    async def _compute_all(self) -> None:
+        """Compute what is asked for, in order, in one task: one for each takes longer to start."""
+        while True:
+            while self._asked:
+                await self._compute(self._asked.popleft())
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
     async def _compute(self, exchange: ExchangeId) -> None:
-        share = self._shares[exchange]
+        share = self._shares.get(exchange)
+        if share is None:
+            return  # forgotten while an earlier one was computed
         header = share.header
         work = header.with_model(unpack(share.model, header.model))
-        total = self._buffers.take_to_send(8 * n_values(header.returns))
+        total = self._buffers.take_to_send(8 * share.n_values)
         try:
             seconds = await self._context.compute.run(self._solve_of(work), work, total)
         except Exception as error:
             self._fail(error)
             return
-        self._compute_s.setdefault(exchange, {})[str(self.me)] = round(seconds, 6)
+        self._compute_s.setdefault(exchange, {})[self._name] = round(seconds, 6)
         share.total = total
         self._feed(ev.Computed(exchange=exchange))
         self._stream_up()
@@ -388,7 +408,7 @@ class CollectiveAgent:
         return solve
 
     def _solve(self, work: Work, total: Vector) -> float:
-        began_s, began_cpu_s = self._context.clock(), time.thread_time()
+        began_s, began_cpu_s = self._context.clock(), self._context.slowness.begin()
         assert self.solver is not None
         if began_s >= self._check_s:
             for file in self._files:
@@ -406,7 +426,7 @@ class CollectiveAgent:
             self._context.computing.discard(self._hello["job"])
         pack(arrays, work.returns, total)
         self._look_for_fault(work, total)
-        self._context.slowness.add(time.thread_time() - began_cpu_s, self._context.parallel)
+        self._context.slowness.end(began_cpu_s, self._context.parallel)
         self.computations += 1
         self.computed = work.exchange
         return self._context.clock() - began_s
@@ -421,7 +441,7 @@ class CollectiveAgent:
             return
         if work.operation not in self._at_fault:
             self._at_fault[work.operation] = self._chunk_at_fault(work)
-        self._not_finite[str(self.me)] = self._at_fault[work.operation]
+        self._not_finite[self._name] = self._at_fault[work.operation]
 
     def _chunk_at_fault(self, work: Work) -> str:
         """Return the first chunk whose own partial is not finite, or "" if that is not known.
@@ -458,7 +478,8 @@ class CollectiveAgent:
             self._context.slowness.merged(share.header, len(command.inputs))
         links = [self._driver, self._parent, *self._children.values()]
         sent = sum(p.link.sent_bytes for p in links if p is not None) + self._past_bytes
-        self._sent[str(self.me)] = sent + self.moved_bytes()
+        self._sent[self._name] = sent + self.moved_bytes()
+        self._done[self._name] = self.computations
         frame = Frame(
             kind=Kind.PARTIAL,
             exchange=command.exchange,
@@ -467,7 +488,7 @@ class CollectiveAgent:
                 "order": command.order,
                 "compute_s": self._compute_s.get(command.exchange, {}),
                 "sent": self._sent,
-                "done": {**self._done, str(self.me): self.computations},
+                "done": self._done,
                 **({"not_finite": self._not_finite} if self._not_finite else {}),
             },
             payload=bytes_of(share.total),

@@ -1,7 +1,8 @@
 """The driver on asyncio: links to members, the trainer's steps in a thread, the cluster.
 
-It does not depend on Dask: links come from a Transport, blocking work goes to a Runner, time is a
-callable. The scheduler plugin passes the real ones, tests pass in-memory ones.
+It turns messages into the machine's events, and performs its commands. It does not depend on Dask:
+links come from a Transport, blocking work goes to a Runner, time is a callable. The scheduler
+plugin passes the real ones, the simulator virtual ones, tests in-memory ones.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, Final
@@ -29,7 +31,6 @@ from elasticml.collective.transport import Transport
 from elasticml.control.checkpoint_state import restore
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings, settings_from_record
-from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.source import Source
 from elasticml.errors import (
     ConfigError,
@@ -39,7 +40,6 @@ from elasticml.errors import (
     error_from_dict,
     error_to_dict,
     fault_of,
-    one_line,
 )
 from elasticml.ids import ExchangeId, MemberId, format_size
 from elasticml.policies.registry import policies_of_job
@@ -64,16 +64,16 @@ from elasticml.runtime.numa import spanned
 from elasticml.runtime.scaler import Containers, MoreWorkers, Scaler
 from elasticml.story.journal import Journal
 from elasticml.story.records import (
+    ExchangeEnded,
     GroupReturned,
     MemberActive,
     MemberLost,
     MemberNoticed,
     StoryRecord,
 )
-from elasticml.training.array_buffers import Buffers, Vector, n_values
+from elasticml.training.array_buffers import Buffers, n_values
 from elasticml.training.checkpoint import Checkpoint
 from elasticml.training.driver_session import DriverSession
-from elasticml.training.driving import JobDriver
 from elasticml.training.trainer_runner import TrainerRunner
 
 logger = logging.getLogger(__name__)
@@ -101,10 +101,10 @@ class TrainerSteps:
 
     Parameters
     ----------
-    driver : JobDriver
+    driver : DriverAgent
         Receives the events.
     buffers : Buffers
-        Allocates the arrays that models are packed into.
+        Has the partials; allocates the arrays that models are packed into.
     runner : Runner
         Runs the steps.
     spawn : callable
@@ -113,7 +113,7 @@ class TrainerSteps:
 
     def __init__(
         self,
-        driver: JobDriver,
+        driver: DriverAgent,
         buffers: Buffers,
         runner: Runner,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -138,19 +138,24 @@ class TrainerSteps:
         proceed = _marked(training.proceed, is_long=end is not None and end.is_long)
         self._spawn(self._step(proceed, command.go_on, command.tuned))
 
-    def deliver(
-        self, command: cmd.Deliver, inputs: list[Vector], anchor: list[tuple[int, Vector]]
-    ) -> None:
+    def deliver(self, command: cmd.Deliver) -> None:
         """Sum the partials and pass the outcome to the trainer."""
         training = self._driver.driver_session.training
         assert training is not None and training.exchange is not None
+        inputs = [self._buffers[handle] for handle in command.inputs]
+        anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
         deliver = _marked(training.deliver, is_long=training.exchange.is_long)
         self._spawn(self._step(deliver, command, inputs, anchor))
 
     async def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
         session = self._driver.driver_session
         try:
-            event = self._driver.after_step(await self._runner.run(function, *args))
+            event = await self._runner.run(function, *args)
+            error = None if session.training is None else session.training.error
+            if isinstance(error, ElasticmlError):
+                event = session.fail(error)
+            elif error is not None:
+                raise error
         except Exception as fault:
             # No caller awaits this task: a step that ended without an event would leave the job
             # hanging. Examples: no memory for a sum, a model that cannot be packed.
@@ -208,7 +213,7 @@ class DriverContext:
 MEMORY_SHARE_MAX: Final = 0.75
 
 
-class DriverAgent(JobDriver):
+class DriverAgent:
     """One job on the scheduler.
 
     Parameters
@@ -248,8 +253,10 @@ class DriverAgent(JobDriver):
         warms = warms_up(record.algorithm_name)
         settings = context.adjusted(replace(settings, warms_up=warms))
         policies = policies_of_job(record, settings)
-        machine = Driver(settings, policies, check_every_event)
-        super().__init__(session, machine)
+        self.driver_session = session
+        self.machine = machine = Driver(settings, policies, check_every_event)
+        self._queue: deque[ev.Event] = deque()
+        self._is_draining = False
         #: Set when the job is over; set whenever the story has grown, and cleared by who waits.
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
@@ -289,6 +296,26 @@ class DriverAgent(JobDriver):
         if resumed is not None:
             restore(machine, resumed.resume_point.machine, resumed.progress)
         self._checkpoints = self._checkpointer(context)
+        #: What performs each of the machine's commands that is not an order.
+        self._effects: Mapping[type[cmd.Command], Callable[[Any], None]] = {
+            cmd.Record: self._record,
+            cmd.AddRow: self._add_row,
+            cmd.Welcome: self._welcome,
+            cmd.Dismiss: self._dismiss,
+            cmd.ForwardModel: self._forward_model,
+            cmd.Refuse: lambda command: self._buffers.free(command.handle),
+            cmd.Forget: self._forget,
+            # A member's link to the driver closes with its life, not with its place in the tree.
+            cmd.Detach: lambda command: None,
+            cmd.MergeFacts: self._merge_facts,
+            cmd.StartTrainer: self._start_trainer,
+            cmd.Deliver: self._steps.deliver,
+            cmd.Continue: self._proceed,
+            cmd.Inject: lambda command: self._spawn(self._inject(command)),
+            cmd.RequestMembers: lambda command: self._spawn(self._request(command.count)),
+            cmd.ReleaseContainers: self._release,
+            cmd.EndJob: self._end,
+        }
 
     def _checkpointer(self, context: DriverContext) -> Checkpointer | None:
         checkpoint = self.record.checkpoint
@@ -326,40 +353,67 @@ class DriverAgent(JobDriver):
         """Return the seconds since the start of the job."""
         return self._clock() - self._start_s
 
-    def commands_after(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
-        """Return the machine's commands; if the machine fails, those that end the job.
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine handle an event, and perform what it commands.
 
-        A policy's suggestion may turn out to be invalid only when it is carried out, and a policy
-        of a user may raise anything. Without the driver the job would hang.
+        Nothing is decided once the scheduler has closed this job.
         """
-        messages.debug("job %s: %s", self.job, event)
+        if self._is_closed:
+            return
+        self._queue.append(event)
+        if self._is_draining:
+            return
+        self._is_draining = True
         try:
-            return super().commands_after(event, now_s)
-        except BaseException as error:
-            logger.exception("job %s: the driver failed", self.job)
-            failed = self.driver_session.fail(fault_of(error, "the driver"))
-            return self.machine.handle(failed, now_s)
+            while self._queue:
+                self._handle(self._queue.popleft())
+        finally:
+            self._is_draining = False
 
     def _handle(self, event: ev.Event) -> None:
         """Handle an event; an error in performing a command ends the job.
 
         No caller awaits links and ticks: without this the job would hang, past its stop rules, too.
         """
+        session = self.driver_session
         try:
-            super()._handle(event)
+            now_s = self.now_s()
+            session.record_message(event, now_s)
+            for command in self._commands_after(event, now_s):
+                session.record_message(command, self.now_s())
+                effect = self._effects.get(type(command))
+                if effect is not None:
+                    effect(command)
+                else:
+                    assert isinstance(command, cmd.Order), f"nothing performs {command}"
+                    self._order(command)
+            if isinstance(event, ev.Failed) and self.machine.state.stage != "ended":
+                session.error = None  # of a member that was excluded
         except BaseException as error:  # a user's trainer may raise anything when it is made
             logger.exception("job %s: a command failed after %s", self.job, type(event).__name__)
-            failed = self.driver_session.fail(fault_of(error, "the driver"))
+            failed = session.fail(fault_of(error, "the driver"))
             if self.machine.state.stage != "ended":
                 self._queue.append(failed)
             elif not self.ended.is_set():
-                self.driver_session.state = "failed"
-                self.finish(cmd.EndJob(cause="driver", state="failed", reason=one_line(error)))
+                session.state = "failed"
+                self._finish("failed")
 
-    def feed(self, event: ev.Event) -> None:
-        """Let the machine handle an event, unless the scheduler has closed this job."""
-        if not self._is_closed:
-            super().feed(event)
+    def _commands_after(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
+        """Return the machine's commands; if the machine fails, those that end the job.
+
+        A broken invariant must not be summed into a model. A policy's suggestion may turn out to be
+        invalid only when it is carried out, and a policy of a user may raise anything: without the
+        driver the job would hang.
+        """
+        messages.debug("job %s: %s", self.job, event)
+        try:
+            return self.machine.handle(event, now_s)
+        except ElasticmlError as error:
+            failed = self.driver_session.fail(error)
+        except BaseException as error:
+            logger.exception("job %s: the driver failed", self.job)
+            failed = self.driver_session.fail(fault_of(error, "the driver"))
+        return self.machine.handle(failed, now_s)
 
     def tick(self) -> None:
         """Report the time to the machine; called every few milliseconds.
@@ -477,7 +531,7 @@ class DriverAgent(JobDriver):
         self.feed(event)
 
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
-        sent, done = numbers_of(frame, "sent"), numbers_of(frame, "done")
+        times, sent, done = numbers_of(frame)
         not_finite = not_finite_of(frame)
         vector, running = vector_of(frame), self.machine.exchanges.running
         if running is not None and running.id == self._model.exchange:
@@ -488,7 +542,7 @@ class DriverAgent(JobDriver):
                 raise RemoteProtocolError(f"a partial of {vector.nbytes} bytes, wanted {wanted}")
         handle = self._buffers.bind(vector)
         try:
-            event = partial_event(member, frame, handle)
+            event = partial_event(member, frame, handle, times)
             self.machine.check_report(member, event)
         except RemoteProtocolError:
             self._buffers.free(handle)
@@ -515,32 +569,30 @@ class DriverAgent(JobDriver):
         self.journal.write(self.now_s(), record)
         self.grown.set()
 
-    def sent_bytes(self) -> int:
+    def _record(self, command: cmd.Record) -> None:
+        record = command.record
+        if isinstance(record, ExchangeEnded):
+            times, self._compute_s = self._compute_s, {}
+            digest = self.driver_session.digest()
+            record = replace(record, compute_s=times, digest=digest)
+        self.write(record)
+
+    def _add_row(self, command: cmd.AddRow) -> None:
+        self.driver_session.add_row(self.now_s(), command.row, self._sent_bytes(), command.idle)
+
+    def _sent_bytes(self) -> int:
         """Return the bytes that the driver and the members have sent."""
         return self._links.sent_bytes() + sum(self._member_bytes.values())
 
-    def computation_counts(self) -> Mapping[str, int]:
-        """Return the number of computations of each member."""
-        return self._computations
+    def _forget(self, command: cmd.Forget) -> None:
+        for handle in command.handles:
+            self._buffers.free(handle)
 
-    def compute_times(self, exchange: int) -> dict[str, float]:
-        """Return, by slot, the members' compute times since the last call."""
-        times, self._compute_s = self._compute_s, {}
-        return times
+    def _merge_facts(self, command: cmd.MergeFacts) -> None:
+        summaries = self._blocks.summaries()
+        self.feed(self.driver_session.set_facts(summaries, command.survey, self.now_s()))
 
-    def block_summaries(self) -> Iterable[BlockSummary]:
-        """Return the block summaries that members have reported."""
-        return self._blocks.summaries()
-
-    def array(self, handle: int) -> Vector:
-        """Return the array of a handle."""
-        return self._buffers[handle]
-
-    def free(self, handle: int) -> None:
-        """Reuse an array's memory."""
-        self._buffers.free(handle)
-
-    def order(self, order: cmd.Order) -> None:
+    def _order(self, order: cmd.Order) -> None:
         """Send an order to a member, preceded by chunks that only the driver has."""
         extras: dict[str, Any] = {}
         match order:
@@ -558,14 +610,15 @@ class DriverAgent(JobDriver):
                     self._links.send(order.member, frame)
         self._links.tell(order.member, {**encode(order), **extras})
 
-    def dismiss(self, command: cmd.Dismiss) -> None:
+    def _dismiss(self, command: cmd.Dismiss) -> None:
         """Send the last order to a member."""
         self._links.retire(command.member, encode(command))
 
-    def welcome(self, command: cmd.Welcome) -> bool:
-        """Tell an arrival which member it is; return False when its link has closed."""
+    def _welcome(self, command: cmd.Welcome) -> None:
+        """Tell an arrival which member it is; it is lost if its link has closed."""
         if not self._links.welcome(command.arrival, command.member):
-            return False
+            self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
+            return
         names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
         more = ("collective", "checkpoint", "validate", "evaluate")
         record = {name: self.record.json.get(name) for name in (*names, *more)}
@@ -575,25 +628,23 @@ class DriverAgent(JobDriver):
             "n_members": self.machine.state.settings.start_members,
         }
         self._links.tell(command.member, {**encode(command), **extras})
-        return True
 
-    def start(self, training: TrainerRunner) -> None:
-        """Run the trainer to its first request."""
-        self._steps.start(training)
+    def _start_trainer(self, command: cmd.StartTrainer) -> None:
+        """Make the trainer, and run it to its first request."""
+        refused = self.driver_session.make_trainer(self.machine.state.settings.absent)
+        if refused is not None:
+            self.feed(refused)
+            return
+        assert self.driver_session.training is not None
+        self._steps.start(self.driver_session.training)
 
-    def deliver(
-        self, command: cmd.Deliver, inputs: list[Vector], anchor: list[tuple[int, Vector]]
-    ) -> None:
-        """Give the trainer the outcome of an exchange."""
-        self._steps.deliver(command, inputs, anchor)
-
-    def proceed(self, command: cmd.Continue) -> None:
+    def _proceed(self, command: cmd.Continue) -> None:
         """Answer the end of a round, after offering a checkpoint."""
         if command.go_on and self._checkpoints is not None:
             self._checkpoints.offer(command.tuned, self.now_s())
         self._steps.proceed(command)
 
-    def forward_model(self, command: cmd.ForwardModel) -> None:
+    def _forward_model(self, command: cmd.ForwardModel) -> None:
         """Send the model of the current exchange to a member."""
         training, running = self.driver_session.training, self.machine.exchanges.running
         if training is None or running is None:
@@ -609,17 +660,9 @@ class DriverAgent(JobDriver):
 
     # --- the cluster, the end ------------------------------------------------------------
 
-    def request(self, command: cmd.RequestMembers) -> None:
-        """Ask the cluster for members."""
-        self._spawn(self._request(command.count))
-
-    def release(self, command: cmd.ReleaseContainers) -> None:
+    def _release(self, command: cmd.ReleaseContainers) -> None:
         """Release containers to the cluster."""
         self._spawn(self._containers.release(command.addresses))
-
-    def inject(self, command: cmd.Inject) -> None:
-        """Perform a planned fault."""
-        self._spawn(self._inject(command))
 
     async def _request(self, count: int) -> None:
         missing, reason = await self._containers.request(count)
@@ -634,10 +677,20 @@ class DriverAgent(JobDriver):
             logger.warning("job %s: fault %s failed: %s", self.job, command.kind, error)
         self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
 
-    def finish(self, command: cmd.EndJob) -> None:
-        """Release what only a running job needs."""
+    def _end(self, command: cmd.EndJob) -> None:
+        """Write the last record, and release what only a running job needs."""
+        self.driver_session.close(
+            command,
+            self.machine,
+            self.now_s(),
+            sent_bytes=self._sent_bytes(),
+            computations=self._computations,
+        )
+        self._finish(command.state)
+
+    def _finish(self, state: str) -> None:
         if self._checkpoints is not None:
-            self._checkpoints.end(command.state == "done")
+            self._checkpoints.end(state == "done")
         self._steps.close()
         self._blocks.drop_bodies()
         self.ended.set()

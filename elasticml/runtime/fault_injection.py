@@ -108,6 +108,15 @@ class FaultSlowdown:
     def __init__(self, factor: float = 1.0) -> None:
         self.factor = factor
 
+    def begin(self) -> float | None:
+        """Return the processor time of the calling thread, which takes long, if it is needed."""
+        return time.thread_time() if self.factor > 1.0 else None
+
+    def end(self, began_s: float | None, parallel: Parallel) -> None:
+        """Slow down the computation that began then."""
+        if began_s is not None:
+            self.add(time.thread_time() - began_s, parallel)
+
     def add(self, spent_s: float, parallel: Parallel) -> None:
         """Keep all threads busy for the time that the factor adds to a computation.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,19 +28,27 @@ def bytes_of(array: Vector) -> memoryview | None:
     return array.data.cast("B") if array.size else None
 
 
-def numbers_of(frame: Frame, name: str) -> dict[str, Any]:
-    """Return numbers that a partial carries by member, such as seconds of computing.
+#: Types of the numbers that come from a peer.
+_NUMBERS = frozenset((int, float))
+
+
+def numbers_of(frame: Frame) -> tuple[Mapping[str, Any], ...]:
+    """Return what a partial carries by member: seconds of computing, bytes sent, computations.
 
     Raises
     ------
     RemoteProtocolError
         When they are no numbers from 0 on.
     """
-    numbers = frame.prefix.get(name) or {}
-    with reading_prefix(f"{name} of a partial"):
-        if not all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers.values()):
-            raise ValueError("wanted numbers of at least 0")
-    return dict(numbers)
+    found = tuple(frame.prefix.get(name) or {} for name in ("compute_s", "sent", "done"))
+    with reading_prefix("the numbers of a partial"):
+        for numbers in found:
+            values = numbers.values()
+            # No loop in Python: near the root there are thousands.
+            is_right = _NUMBERS.issuperset(map(type, values)) and all(map(math.isfinite, values))
+            if not is_right or min(values, default=0) < 0:
+                raise ValueError("wanted numbers of at least 0")
+    return found
 
 
 def not_finite_of(frame: Frame) -> dict[str, str]:
@@ -56,9 +65,14 @@ def not_finite_of(frame: Frame) -> dict[str, str]:
 
 
 def partial_event(
-    member: MemberId, frame: Frame, handle: int
+    member: MemberId, frame: Frame, handle: int, compute_s: Mapping[str, float]
 ) -> ev.PartialArrived | ev.AnchorArrived:
     """Return the event of a partial frame: a partial of the exchange, or part of an anchor.
+
+    Parameters
+    ----------
+    compute_s : mapping
+        The seconds of those whose partials are in it, if they matter here.
 
     Raises
     ------
@@ -84,5 +98,5 @@ def partial_event(
             contributors=Mask(int(prefix["of"], 16)),
             order="" + prefix["order"],
             handle=handle,
-            compute_s={member_id(name): s for name, s in numbers_of(frame, "compute_s").items()},
+            compute_s={member_id(name): s for name, s in compute_s.items()},
         )

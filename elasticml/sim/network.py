@@ -9,6 +9,7 @@ nothing; it catches up when it is resumed. A process may take processor time for
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -60,6 +61,7 @@ class Endpoint:
         "is_alive",
         "is_paused",
         "ports",
+        "tasks",
     )
 
     def __init__(self, address: str, card: NetworkCard | None = None) -> None:
@@ -72,6 +74,8 @@ class Endpoint:
         #: When it has handled the messages that have arrived.
         self.busy_until_s = 0.0
         self.ports: dict[Port, None] = {}
+        #: Its tasks that have not ended.
+        self.tasks: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Actions to perform when it is resumed.
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 

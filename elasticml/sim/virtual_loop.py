@@ -11,27 +11,17 @@ import asyncio
 import contextvars
 import heapq
 import itertools
-import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
 
 from elasticml.sim.network import Endpoint
 
 Callback = Callable[..., object]
 
 
-class Owner(Protocol):
-    """The virtual process that a callback belongs to."""
-
-    name: str
-    endpoint: Endpoint
-    #: Its tasks that have not ended.
-    tasks: weakref.WeakSet[asyncio.Task[Any]]
-
-
 #: The virtual process in whose name a callback runs; None: the world itself.
-PROCESS: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("process", default=None)
+PROCESS: contextvars.ContextVar[Endpoint | None] = contextvars.ContextVar("process", default=None)
 
 
 class VirtualTask(asyncio.Task[Any]):
@@ -58,62 +48,88 @@ class VirtualTask(asyncio.Task[Any]):
 class VirtualHandle:
     """A callback that is to run; see ``asyncio.Handle``."""
 
-    __slots__ = ("_at_s", "args", "callback", "context", "is_cancelled", "loop", "process")
+    __slots__ = ("_when_s", "args", "callback", "context", "is_cancelled", "process")
 
     def __init__(
         self,
-        loop: VirtualLoop,
         callback: Callback,
         args: tuple[Any, ...],
         context: contextvars.Context | None,
-        at_s: float | None,
+        when_s: float,
     ) -> None:
-        self.loop = loop
         self.callback = callback
         self.args = args
         #: None: an action of the world, in no process.
         self.context = context
-        self.process: Owner | None = None if context is None else context.get(PROCESS)
+        self.process: Endpoint | None = None if context is None else context.get(PROCESS)
         self.is_cancelled = False
-        #: When it is due; None if it is ready.
-        self._at_s = at_s
+        self._when_s = when_s
 
     def when(self) -> float:
         """Return the time at which it is due."""
-        return self.loop.now_s if self._at_s is None else self._at_s
+        return self._when_s
 
     def cancel(self) -> None:
         """Do not run it."""
-        if not self.is_cancelled:
-            self.is_cancelled = True
-            if self._at_s is not None:
-                self.loop.waiting -= 1
+        self.is_cancelled = True
 
     def cancelled(self) -> bool:
         """Whether it has been cancelled."""
         return self.is_cancelled
 
-    def due(self) -> None:
-        """Take it from the timers."""
-        if not self.is_cancelled:
-            self.loop.waiting -= 1
-        self._at_s = None
-
     def run(self) -> None:
         """Run it; later if its process is paused, never if that is dead."""
         if self.is_cancelled:
             return
-        if self.context is None:
-            self.callback(*self.args)
-            return
-        if self.process is not None:
-            endpoint = self.process.endpoint
-            if endpoint.is_paused:
-                endpoint.backlog.append((self.run, ()))
+        assert self.context is not None
+        process = self.process
+        if process is not None:
+            if process.is_paused:
+                process.backlog.append((self.run, ()))
                 return
-            if not endpoint.is_alive:
+            if not process.is_alive:
                 return
         self.context.run(self.callback, *self.args)
+
+
+class Alarm:
+    """Lets the task that awaits it go on at a time, in one callback; see ``asyncio.Future``."""
+
+    __slots__ = ("_asyncio_future_blocking", "_handle", "_t_s", "loop")
+
+    def __init__(self, loop: VirtualLoop, t_s: float) -> None:
+        self.loop = loop
+        self._t_s = t_s
+        self._asyncio_future_blocking = False
+        #: None: cancelled, or not awaited yet.
+        self._handle: VirtualHandle | None = None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait."""
+        self._asyncio_future_blocking = True
+        yield self
+
+    def get_loop(self) -> VirtualLoop:
+        """Return the event loop."""
+        return self.loop
+
+    def add_done_callback(self, callback: Callback, *, context: contextvars.Context) -> None:
+        """Let the task go on then."""
+        self._handle = self.loop.call_at(self._t_s, callback, self, context=context)
+
+    def cancel(self, msg: object = None) -> bool:
+        """Let the task go on now, and be cancelled."""
+        handle, self._handle = self._handle, None
+        if handle is None or handle.is_cancelled:
+            return False
+        handle.cancel()
+        self.loop.call_soon(handle.callback, self, context=handle.context)
+        return True
+
+    def result(self) -> None:
+        """Raise CancelledError if it was cancelled."""
+        if self._handle is None:
+            raise asyncio.CancelledError
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -127,17 +143,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
-        #: Number of callbacks run, and of timers that are planned.
+        #: Number of callbacks run.
         self.performed = 0
-        self.waiting = 0
         #: Called with every callback before it runs; a test makes a digest of them.
         self.watch: Callable[[VirtualHandle], None] | None = None
         self.task_numbers = itertools.count()
         #: Errors that nobody has handled, such as those of tasks that nobody awaits.
         self.unhandled: list[BaseException] = []
         self._ready: deque[VirtualHandle] = deque()
-        self._timers: list[tuple[float, int, VirtualHandle]] = []
-        self._numbers = itertools.count()
+        #: The times of timers, as a heap; the timers of each, in the order of planning.
+        self._times: list[float] = []
+        self._timers: dict[float, list[VirtualHandle]] = {}
         self._is_interrupted = False
         self._is_running = False
         self._is_closed = False
@@ -148,16 +164,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def at(self, t_s: float, action: Callback, *args: Any) -> None:
         """Plan an action of the world for a time; a time in the past means now."""
-        self._plan(max(t_s, self.now_s), VirtualHandle(self, action, args, None, t_s))
+        self._plan(VirtualHandle(action, args, None, t_s if t_s > self.now_s else self.now_s))
 
     def after(self, seconds: float, action: Callback, *args: Any) -> None:
         """Plan an action of the world for ``seconds`` from now."""
         self.at(self.now_s + seconds, action, *args)
 
-    def _plan(self, t_s: float, handle: VirtualHandle) -> None:
-        self.waiting += 1
-        # Timers of the same time are due in the order of planning.
-        heapq.heappush(self._timers, (t_s, next(self._numbers), handle))
+    def _plan(self, handle: VirtualHandle) -> None:
+        planned = self._timers.get(when_s := handle.when())
+        if planned is None:
+            self._timers[when_s] = [handle]
+            heapq.heappush(self._times, when_s)
+        else:
+            planned.append(handle)
+
+    def waiting(self) -> int:
+        """Return the number of timers that are planned."""
+        return sum(not handle.is_cancelled for due in self._timers.values() for handle in due)
 
     def interrupt(self) -> None:
         """Make ``run`` return after the current callback."""
@@ -169,33 +192,28 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         Exceptions of callbacks propagate.
         """
         self._is_interrupted = False
-        ready, timers = self._ready, self._timers
+        ready, times = self._ready, self._times
         former = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         self._is_running = True
         try:
             while not self._is_interrupted:
                 if not ready:
-                    if not timers or self.now_s > until_s:
+                    if not times or self.now_s > until_s:
                         return
-                    self._advance()
+                    self.now_s = heapq.heappop(times)
+                    ready.extend(self._timers.pop(self.now_s))
                 handle = ready.popleft()
                 self.performed += 1
                 if self.watch is not None:
                     self.watch(handle)
-                handle.run()
+                if handle.context is None:
+                    handle.callback(*handle.args)
+                else:
+                    handle.run()
         finally:
             self._is_running = False
             asyncio._set_running_loop(former)
-
-    def _advance(self) -> None:
-        """Go on to the next time at which a timer is due."""
-        timers, ready = self._timers, self._ready
-        now_s = self.now_s = timers[0][0]
-        while timers and timers[0][0] <= now_s:
-            handle = heapq.heappop(timers)[2]
-            handle.due()
-            ready.append(handle)
 
     # --- asyncio --------------------------------------------------------------------------------
 
@@ -208,7 +226,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         """Run a callback as soon as those before it have run."""
         context = contextvars.copy_context() if context is None else context
-        handle = VirtualHandle(self, callback, args, context, None)
+        handle = VirtualHandle(callback, args, context, self.now_s)
         if not self._is_closed:
             self._ready.append(handle)
         return handle
@@ -227,8 +245,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         """Run a callback at a time."""
         context = contextvars.copy_context() if context is None else context
-        handle = VirtualHandle(self, callback, args, context, when)
-        self._plan(max(when, self.now_s), handle)
+        handle = VirtualHandle(callback, args, context, max(when, self.now_s))
+        self._plan(handle)
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -282,6 +300,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         finally:
             asyncio._set_running_loop(former)
             self._ready.clear()
+            self._times.clear()
             self._timers.clear()
             self._sockets.clear()
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
-from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.base import Parallel, Work
 from elasticml.protocol.events import ExchangeHeader, Shape
 from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext, Pause
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.collective_agent import CollectiveAgent
-from elasticml.runtime.executors import Long, Repeated
 from elasticml.runtime.fault_injection import FaultSlowdown
 from elasticml.sim.environment import Environment
 from elasticml.sim.network import Endpoint
-from elasticml.sim.virtual_loop import PROCESS
+from elasticml.sim.virtual_loop import PROCESS, Alarm
 from elasticml.training.trainer_runner import TrainerRunner
 
 
@@ -40,31 +38,30 @@ class VirtualProcess:
 
     def __init__(self, environment: Environment, name: str, host: str) -> None:
         self.environment = environment
+        self._loop = environment.loop
         self.name = name
         self.host = host
         self.endpoint = Endpoint(name, environment.card_of(host))
-        #: Its tasks that have not ended.
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         #: Accepts links; None before the process listens.
         self.accept: Callable[[Any], None] | None = None
         #: Seconds by which the computation under way is ahead of the event loop.
         self.ahead_s = 0.0
         #: What it sends before leaves then.
         self.busy_until_s = 0.0
-        #: Returns the modelled seconds of the computation under way from its real ones.
-        self.charge: Callable[[float], float] = lambda spent_s: 0.0
+        #: The member that computes now, and what.
+        self.computing: tuple[CollectiveAgent, Work] | None = None
         self._context = contextvars.Context()
-        self._context.run(PROCESS.set, self)
+        self._context.run(PROCESS.set, self.endpoint)
 
     def clock(self) -> float:
         """Return the time in this process."""
-        return self.environment.loop.now_s + self.ahead_s
+        return self._loop.now_s + self.ahead_s
 
     def do(self, action: Callable[..., None], *args: Any) -> None:
         """Act on the network: now, or once what it is busy with is done."""
-        if self.busy_until_s > self.environment.loop.now_s:
+        if self.busy_until_s > self._loop.now_s:
             perform = self.environment.network.perform
-            self.environment.loop.at(self.busy_until_s, perform, self.endpoint, action, *args)
+            self._loop.at(self.busy_until_s, perform, self.endpoint, action, *args)
         else:
             action(*args)
 
@@ -74,15 +71,25 @@ class VirtualProcess:
 
 
 class ChargedSlowdown(FaultSlowdown):
-    """Where a member reports the processor time of a computation, its modelled time passes."""
+    """Where a computation ends, its modelled time passes."""
 
     def __init__(self, process: VirtualProcess) -> None:
         super().__init__()
         self._process = process
 
-    def add(self, spent_s: float, parallel: Parallel) -> None:
-        """Let the modelled time pass."""
-        self._process.ahead_s += self._process.charge(spent_s)
+    def begin(self) -> float | None:
+        """Return the processor time, if it is to be measured."""
+        is_measured = self._process.environment.options.compute_s == "measured"
+        return time.thread_time() if is_measured else None
+
+    def end(self, began_s: float | None, parallel: Parallel) -> None:
+        """Let the modelled time of a computation pass; that of a mini-batch passes in its loop."""
+        process = self._process
+        if process.computing is not None:
+            agent, work = process.computing
+            spent_s = 0.0 if began_s is None else time.thread_time() - began_s
+            seconds = process.environment.computing_s(agent.me.slot, work, agent.n_rows, spent_s)
+            process.ahead_s += seconds
 
     def merged(self, header: ExchangeHeader[Shape], n: int) -> None:
         """Let the process be busy: what it sends next leaves later."""
@@ -110,10 +117,7 @@ class VirtualRunner:
         try:
             result, seconds = self._call(function, args)
             if seconds > 0.0:
-                done_s = self._environment.processors.done_s(loop.now_s, seconds)
-                done = loop.create_future()
-                loop.at(done_s, self._done, done)
-                await done
+                await Alarm(loop, self._environment.processors.done_s(loop.now_s, seconds))
             return result
         finally:
             self._is_busy = False
@@ -124,34 +128,26 @@ class VirtualRunner:
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, float]:
         """Call the function; return its result and its modelled seconds."""
         process, environment = self._process, self._environment
-        inner = function.function if isinstance(function, Long | Repeated) else function
+        inner = getattr(function, "function", function)  # of one that is marked
         owner: Any = getattr(inner, "__self__", None)
-        name = getattr(inner, "__name__", "")
         if isinstance(owner, CollectiveAgent):
-            rows = sum(chunk.n_rows for chunk in owner.chunks)
-            process.charge = lambda spent_s: environment.computing_s(
-                owner.me.slot, args[0], rows, spent_s
-            )
-        before_s = 0.0
+            process.computing = owner, args[0]
+            try:
+                return inner(*args), process.ahead_s
+            finally:
+                process.computing, process.ahead_s = None, 0.0
+        name, seconds = getattr(inner, "__name__", ""), 0.0
         if isinstance(owner, TrainerRunner) and name == "deliver":
-            before_s = environment.delivering_s(owner, args)
+            seconds = environment.delivering_s(owner, args)
         elif name == "warm_up":
-            before_s = environment.options.warm_up_s
-        try:
-            result = function(*args)
-            seconds = before_s + process.ahead_s
-        finally:
-            process.ahead_s = 0.0
+            seconds = environment.options.warm_up_s
+        result = inner(*args)
         if isinstance(owner, ChunkStore) and name in ("read", "load"):
             nbytes = result[0] if name == "load" else sum(chunk.nbytes for chunk in result[0])
             seconds += environment.reading_s(args[0], nbytes)
         elif name == "survey":
             seconds += environment.reading_s(owner, owner.blocks()[args[0]].nbytes)
         return result, seconds
-
-    def _done(self, done: asyncio.Future[None]) -> None:
-        if not done.done():
-            done.set_result(None)
 
     def place(self) -> str:
         """Return "": calls take no time in which one could look."""
@@ -201,7 +197,7 @@ class VirtualAsyncLoop(AsyncLoop):
                 spent_s = time.perf_counter() - began_s
                 seconds = environment.batch_s(self._worker.slot, self.examples, spent_s)
                 # A loop whose mini-batches take no time would never let time pass.
-                await asyncio.sleep(max(seconds, 1e-9))
+                await Alarm(environment.loop, environment.loop.now_s + max(seconds, 1e-9))
             else:
                 await self._news.wait()
                 self._news.clear()

@@ -201,7 +201,7 @@ class Workers:
 
     def keep(self, process: VirtualProcess) -> None:
         """Keep the tasks of a process that has died."""
-        self._kept += process.tasks
+        self._kept += process.endpoint.tasks
 
     def serving(self) -> list[Worker]:
         """Return the workers with a member that are not about to end, by slot."""

@@ -150,7 +150,7 @@ class World:
     def _is_stuck(self) -> bool:
         """Whether only ticks are planned, and there is no member that could be pre-empted."""
         chance = self.faults.timers > 0 and bool(self.workers.serving())
-        return self.loop.waiting <= 1 + self.faults.timers and not chance
+        return self.loop.waiting() <= 1 + self.faults.timers and not chance
 
     def perform(self, action: Any) -> None:
         """Let an action of the world take place now, and what follows at once."""

@@ -55,7 +55,7 @@ def digest(name: str) -> str:
     def watch(handle: VirtualHandle) -> None:
         task = getattr(handle.callback, "__self__", None)
         called: Any = task.get_coro() if isinstance(task, asyncio.Task) else handle.callback
-        where = "" if handle.process is None else handle.process.name
+        where = "" if handle.process is None else handle.process.address
         what = getattr(called, "__qualname__", type(called).__name__)
         seen.update(f"{simulation.world.loop.now_s!r} {where} {what}\n".encode())
 

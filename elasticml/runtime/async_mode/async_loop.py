@@ -7,7 +7,6 @@ between two mini-batches. So only this thread accesses the state, and it never w
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -142,11 +141,11 @@ class AsyncLoop:
     def _step(self) -> Iterator[Pause]:
         worker, context = self._worker, self._context
         self._has_reported_end = False
-        began_cpu_s = time.thread_time()
+        began_cpu_s = context.slowness.begin()
         self.examples = worker.step()
         yield Pause.BATCH
         worker.merge(context.mailbox.take())
-        context.slowness.add(time.thread_time() - began_cpu_s, context.parallel)
+        context.slowness.end(began_cpu_s, context.parallel)
         fill = context.send_queue.fill
         if context.sends():
             yield from self._post()
