@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,16 +105,18 @@ def test_a_driver_that_is_killed_resumes_from_its_last_round():
 
 
 def test_a_resumed_job_whose_time_is_over_before_a_round_ends_with_the_checkpoint_s_model():
-    plan = draw_plan(48)
-    end_s = plan.job["stop"]["seconds"]
-    driver = Fault(kind="driver", at=end_s - 0.01, seconds=1.0)
+    plan = draw_plan(48).with_faults([])
+    calm = play_plan(plan).result
+    # The time is over just after a round: none is left for the members to load their chunks.
+    end_s = [r["t"] for r in calm.story if r["event"] == "RoundEnded"][-2] + 2e-3
+    plan = replace(plan, job={**plan.job, "stop": {"seconds": end_s}})
+    driver = Fault(kind="driver", at=end_s - 1e-3, seconds=1.0)
     played = play_plan(plan.with_faults([driver]))
     result = played.result
     (resumed,) = (r for r in result.story if r["event"] == "JobResumed")
     assert (result.state, result.error) == ("done", None)
     assert result.summary["rounds"] == resumed["round"] > 2
     assert result.summary["stopped_by"].endswith("seconds, with the model of the checkpoint")
-    calm = play_plan(plan.with_faults([])).result
     # The next round of the undisturbed job begins with the same model.
     same = calm.snapshots.get(resumed["round"], calm.arrays)
     for name, array in result.arrays.items():

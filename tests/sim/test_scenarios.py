@@ -597,17 +597,21 @@ OFTEN = [
 
 @pytest.mark.parametrize("faults", [[], EARLY, OFTEN], ids=["none", "early", "often"])
 def test_the_squared_hinge_takes_at_most_twice_the_rounds_of_the_hinge(faults):
-    """Columns are not centred. Without losses it took four times as many on a9a."""
+    """Columns are not centred. Without losses it took four times as many on a9a.
+
+    While half of the members come and go, the hinge may reach its gap in a lucky round, and the
+    squared hinge reaches it in none of five seeds: its rounds count from the last return.
+    """
     X, y = source_rows()
     source = from_arrays(X + 3.0, y)
 
-    def rounds(loss):
+    def rounds(loss, faults):
         algorithm = {"name": "cocoa", "loss": loss, "l2": 1e-2, "gap_every": 1}
         job = record(algorithm=algorithm, absent="auto", faults=faults, stop={"gap": 0.1})
         result = simulate(job, source, options=options_from_section({}))
         assert result.error is None
         return len(result.rows)
 
-    # Where members always come and go, chance decides when the hinge's gap is reached.
-    most = 200 if faults is OFTEN else 2 * rounds("hinge")
-    assert rounds("squared_hinge") <= most <= 200
+    disturbed = OFTEN[-1]["round"] if faults is OFTEN else 0
+    least = rounds("hinge", [] if faults is OFTEN else faults)
+    assert rounds("squared_hinge", faults) - disturbed <= 2 * least <= 200

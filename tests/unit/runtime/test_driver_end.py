@@ -76,7 +76,7 @@ async def test_a_command_that_cannot_be_performed_ends_the_job_and_does_not_hang
         raise KeyError("a peer")
 
     if stage == "loading":
-        monkeypatch.setattr(world.shell, "order", fail)
+        monkeypatch.setattr(world.shell, "_order", fail)
     for _ in range(6):
         await world.add()
     if stage == "running":
