@@ -155,15 +155,17 @@ class RunningExchange:
         A process that gets little of a processor computes a short exchange in one go, and reads and
         answers late: compared with the members that have answered, its whole answer counts.
         """
-        seconds, took_s = partial.compute_s, now_s - self.started_s
-        own_s = max(seconds.values(), default=0.0)
-        before, alone = self.arrivals[:], len(seconds) == 1
-        self.arrivals.append((took_s, own_s))
-        if not alone or len(before) < 2 or 2 * len(before) < len(self.participants):
+        seconds, took_s, before = partial.compute_s, now_s - self.started_s, len(self.arrivals)
+        self.arrivals.append((took_s, max(seconds.values(), default=0.0)))
+        if len(seconds) != 1 or before < 2 or 2 * before < len(self.participants):
             return seconds
-        usual_s, compute_s = (statistics.median(times) for times in zip(*before, strict=True))
+        # They are in the order of arrival.
+        usual_s = self.arrivals[before // 2][0]
+        if took_s <= LATE_FACTOR * usual_s:
+            return seconds
+        compute_s = statistics.median(own_s for _, own_s in self.arrivals[:before])
         felt_s = compute_s * took_s / max(usual_s, 1e-9)
-        if took_s <= LATE_FACTOR * usual_s or felt_s <= LATE_FACTOR * own_s:
+        if felt_s <= LATE_FACTOR * self.arrivals[-1][1]:
             return seconds
         return dict.fromkeys(seconds, felt_s)
 

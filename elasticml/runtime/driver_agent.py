@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Final
 
@@ -196,12 +196,6 @@ class DriverContext:
     claim: AttemptClaim | None = None
     #: Whether members ask the scheduler for objects of the user that they cannot import.
     has_objects: bool = False
-    #: Settings of the machine that are not those of the record.
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether the story has the chunks' digests: without them a run cannot be replayed.
-    tells_chunks: bool = True
-    #: The job's secret, which its members show each other.
-    key: str = field(default_factory=lambda: token_hex(16))
 
 
 #: Most of a worker's memory limit that its process should take.
@@ -243,10 +237,9 @@ class DriverAgent(JobDriver):
         self.record = record
         self.job = record.job
         self._blocks = BlockRegistry({}, ()) if blocks is None else blocks
-        session = DriverSession(record, source, resumed, tells_chunks=context.tells_chunks)
+        session = DriverSession(record, source, resumed)
         settings = settings_from_record(record, len(source.blocks()), session.source.needs_survey)
-        warms = warms_up(record.algorithm_name)
-        settings = replace(settings, **{"warms_up": warms, **context.settings})
+        settings = replace(settings, warms_up=warms_up(record.algorithm_name))
         policies = policies_of_job(record, settings)
         machine = Driver(settings, policies, check_every_event)
         super().__init__(session, machine)
@@ -261,7 +254,7 @@ class DriverAgent(JobDriver):
         links = hello_of(record.collective)
         transport = limited(context.transport, links, context.clock)
         self._buffers = Buffers(transport.lendable)
-        hello = {"job": record.job, "key": context.key, "kind": "driver", **links}
+        hello = {"job": record.job, "key": token_hex(16), "kind": "driver", **links}
         hello |= {"memory_limit": record.memory_limit, "has_objects": context.has_objects}
         self._links = DriverLinks(
             transport,
