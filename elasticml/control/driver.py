@@ -367,7 +367,7 @@ class Driver:
         if run is None or event.exchange != run.id or event.sender not in run.participants:
             # Too late, or from a new incarnation in the slot of a participant.
             return [self.state.root.refuse(event)]
-        self.history.computed(event.exchange, event.compute_s)
+        self.history.computed(event.exchange, run.felt(event, now_s))
         return self.state.root.partial(event) + self.rounds.due_loss("reduce")
 
     def _deliver(self, now_s: float) -> list[Command]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from elasticml.protocol.events import (
     AnchorArrived,
     ExchangeHeader,
     ExchangeRequested,
+    PartialArrived,
     Shape,
     StatusReported,
 )
@@ -100,6 +101,8 @@ def plan_anchor(
     return terms
 
 
+#: A member that takes as many times as long to answer as the others answers late.
+LATE_FACTOR = 3.0
 #: Exchanges in an operation's running median of durations.
 DURATIONS_KEPT = 50
 
@@ -127,6 +130,9 @@ class RunningExchange:
     answers: dict[MemberId, str] = field(default_factory=dict)
     #: Jobs for which the workers of participants compute meanwhile.
     busy_with: dict[MemberId, str] = field(default_factory=dict)
+    #: When each partial arrived at the root, in seconds since the start, and the compute seconds of
+    #: the slowest member in it.
+    arrivals: list[tuple[float, float]] = field(default_factory=list)
     gathered: Gathered | None = None
     #: Participants whose partial ``gathered`` contains; computed on first use.
     in_sum: frozenset[MemberId] | None = None
@@ -142,6 +148,26 @@ class RunningExchange:
     def id(self) -> ExchangeId:
         """Number of the exchange."""
         return self.header.exchange
+
+    def felt(self, partial: PartialArrived, now_s: float) -> Mapping[MemberId, float]:
+        """Return the compute seconds of a partial's members as the others feel them.
+
+        A process that gets little of a processor computes a short exchange in one go, and reads and
+        answers late: compared with the members that have answered, its whole answer counts.
+        """
+        seconds, took_s, before = partial.compute_s, now_s - self.started_s, len(self.arrivals)
+        self.arrivals.append((took_s, max(seconds.values(), default=0.0)))
+        if len(seconds) != 1 or before < 2 or 2 * before < len(self.participants):
+            return seconds
+        # They are in the order of arrival.
+        usual_s = self.arrivals[before // 2][0]
+        if took_s <= LATE_FACTOR * usual_s:
+            return seconds
+        compute_s = statistics.median(own_s for _, own_s in self.arrivals[:before])
+        felt_s = compute_s * took_s / max(usual_s, 1e-9)
+        if felt_s <= LATE_FACTOR * self.arrivals[-1][1]:
+            return seconds
+        return dict.fromkeys(seconds, felt_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,8 @@ class MemberView:
     stage: Literal["spare", "active", "leaving"] = "active"
     #: When it will be gone, in seconds since the job started; None: no notice.
     deadline_s: float | None = None
-    #: Compute seconds of the last rounds in which it participated, newest last.
+    #: Compute seconds of the last rounds in which it participated, newest last; more if it answered
+    #: far later than the others.
     seconds: tuple[float, ...] = ()
     #: Compute seconds per example owned, of the same rounds.
     seconds_per_row: tuple[float, ...] = ()

@@ -23,8 +23,8 @@ COST = 0.1
 SHARE_MAX = 0.25
 #: With two holders, each member's chunks that are always reassigned, for each round of a period.
 EACH = 64
-#: Rounds between reassignments, at most, if members have more chunks: members prepare their chunks
-#: anew after each, which takes longer than a round if these are thousands and small.
+#: Rounds between reassignments, at most, if members have more chunks: members prepare all their
+#: chunks again after each, which takes longer than a round if these are thousands and small.
 PERIOD_MAX = 8
 #: Seconds that the move of a chunk's state takes, of driver and members together.
 STATE_S = 2e-4

@@ -27,10 +27,11 @@ class Straggler(PolicyOptions):
     """Take from a straggler the chunks that it cannot compute in the median time.
 
     A member is a straggler when each of its last ``confirm`` rounds took more than ``factor`` times
-    the other members' median of that round. It keeps as many examples as it computes in the median
-    time, and at least one chunk, unless that takes it more than three times the median. The others
-    take the rest at once, balanced among them. A member without chunks is measured again now and
-    then, by one chunk.
+    the other members' median of that round. A member that computes as fast and answers more than
+    three times as late, because its process gets little of a processor or its link is slow, counts
+    by its answers. It keeps as many examples as it computes in the median time, and at least one
+    chunk, unless that takes it more than three times the median. The others take the rest at once,
+    balanced among them. A member without chunks is measured again now and then, by one chunk.
 
     Source: the uni-task paper, section 4 (straggler mitigation), which gives no rule. A member
     that does not answer at all is handled by the exchange deadline instead.

@@ -296,8 +296,11 @@ class DriverAgent:
         if resumed is not None:
             restore(machine, resumed.resume_point.machine, resumed.progress)
         self._checkpoints = self._checkpointer(context)
-        #: What performs each of the machine's commands that is not an order.
-        self._effects: Mapping[type[cmd.Command], Callable[[Any], None]] = {
+        self._effects = self._performers()
+
+    def _performers(self) -> Mapping[type[cmd.Command], Callable[[Any], None]]:
+        """Return what performs each of the machine's commands that is not an order."""
+        return {
             cmd.Record: self._record,
             cmd.AddRow: self._add_row,
             cmd.Welcome: self._welcome,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import statistics
 import threading
 from dataclasses import replace
 from typing import Any
@@ -199,3 +200,23 @@ def test_a_campaign_prints_its_figures_and_writes_them(tmp_path):
 def test_delta_debugging_leaves_what_is_needed():
     assert minimal(range(100), lambda some: {3, 41, 97} <= set(some)) == [3, 41, 97]
     assert minimal([1, 2, 3], lambda some: True) == []
+
+
+def test_a_member_that_computes_as_fast_and_answers_late_is_a_straggler():
+    """A process that gets little of a processor reads and answers late, and computes in one go."""
+    plan = exact_sums(Fault(kind="lag", at=3.0, who=(1,), seconds=1e9, amount=4.0))
+    job = {
+        "policies": [{"name": "straggler"}],
+        "collective": {"topology": "star", "deadline": 1e4},
+        "stop": {"seconds": 100.0},
+    }
+    world = {"compute_s": MEMBERS / 1000, "tick_s": 0.5}  # a round takes a second
+    plan = replace(plan, job={**plan.job, **job}, world={**plan.world, **world})
+    played = play_plan(plan)
+    spare = next(r for r in played.result.story if r["event"] == "MemberSpare")
+    assert spare["member"] == "1.1"
+    ends = [r["t"] for r in played.result.story if r["event"] == "RoundEnded"]
+    seconds = [b - a for a, b in itertools.pairwise(ends)]
+    assert max(seconds) > 4.0
+    assert statistics.median(seconds) < 1.6
+    assert violations(played) == []

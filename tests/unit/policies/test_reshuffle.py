@@ -31,7 +31,7 @@ def test_about_half_of_the_chunks_change_owner_in_a_round():
 def test_of_many_small_chunks_a_part_is_drawn_every_few_rounds():
     """Moving the states of 3,000 of 6,000 chunks took a hundred times as long as a round.
 
-    Members prepare all their chunks anew after a move: 8 rounds' moves are made together.
+    Members prepare all their chunks again after a move: 8 rounds' moves are made together.
     """
     world = PolicyWorld([Redeal()], dict.fromkeys(range(2), 1e-6), n_chunks=2048, holders=2)
     world.play(16)
