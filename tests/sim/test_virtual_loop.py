@@ -138,7 +138,7 @@ def test_a_partial_that_is_cut_by_a_kill_is_no_partial(monkeypatch, where):
         send(self, message, nbytes)
 
     monkeypatch.setattr(SendBuffer, "send", cut)
-    simulation = Simulation(record(absent="taylor"), points(), check_every_event=True)
+    simulation = Simulation(record(name=f"cut in the {where}"), points(), check_every_event=True)
     for _ in simulation.run():
         pass
     result = simulation.result()
