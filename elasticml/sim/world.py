@@ -111,12 +111,14 @@ class World:
                     seen_s = loop.now_s
                 n_seen = len(story)
                 yield
-            if loop.now_s - seen_s > quiet_s_max and self._is_stuck():
-                raise JobFailedError(
-                    f"the simulated job is stuck since second {seen_s:g} in round "
-                    f"{self.driver.machine.state.round}: no member will return, and nothing else "
-                    "is planned; plan a return, or set stop.seconds"
-                )
+            if loop.now_s - seen_s > quiet_s_max:
+                if self._is_stuck():
+                    raise JobFailedError(
+                        f"the simulated job is stuck since second {seen_s:g} in round "
+                        f"{self.driver.machine.state.round}: no member will return, and nothing "
+                        "else is planned; plan a return, or set stop.seconds"
+                    )
+                seen_s = loop.now_s
 
     def _begin(self) -> None:
         self.session.open(self.loop.now_s)

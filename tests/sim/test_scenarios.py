@@ -367,6 +367,13 @@ def test_a_job_to_which_no_member_returns_reports_it():
         play({"quiet_s_max": 5.0}, absent="stall", faults=faults, stop={"rounds": None})
 
 
+def test_a_job_to_which_members_return_later_than_that_goes_on():
+    world = {"quiet_s_max": 5.0, "trace": [{"at": 0.01, "lose": 6, "away": 20.0}]}
+    result = play(world, absent="stall")
+    assert (result.state, result.summary["rounds"]) == ("done", 30)
+    assert result.story[-1]["t"] > 20.0
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("how", ["kill", "notice", "pause"])
 def test_random_pre_emptions_never_count_an_example_twice(seed, how):
