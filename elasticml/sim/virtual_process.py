@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -104,26 +103,16 @@ class VirtualRunner:
     def __init__(self, process: VirtualProcess) -> None:
         self._process = process
         self._environment = process.environment
-        self._is_busy = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turn = asyncio.Lock()
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function; return its result after the seconds that it takes."""
         loop = self._environment.loop
-        if self._is_busy:
-            self._waiting.append(turn := loop.create_future())
-            await turn
-        self._is_busy = True
-        try:
+        async with self._turn:
             result, seconds = self._call(function, args)
             if seconds > 0.0:
                 await Alarm(loop, self._environment.processors.done_s(loop.now_s, seconds))
             return result
-        finally:
-            self._is_busy = False
-            if self._waiting:
-                self._is_busy = True
-                self._waiting.popleft().set_result(None)
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, float]:
         """Call the function; return its result and its modelled seconds."""
