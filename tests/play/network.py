@@ -1,6 +1,7 @@
 """A virtual network with partitions, delays, lost packets and slow uplinks.
 
-Connections are TCP: what is lost or cut off is sent again, so it arrives late and in order.
+Connections are TCP: what is lost or cut off is sent again, so it arrives late and in order. A
+connection of which one direction is cut breaks at both ends when what it sends is not acknowledged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from elasticml.sim.network import Endpoint, Network, Port
 
 #: A packet that is lost again waits twice as long, up to this many times.
 _RETRANSMISSIONS_MAX = 5
+#: Seconds without an acknowledgement after which a connection breaks (``TCP_USER_TIMEOUT``, as
+#: ``distributed.comm.timeouts.tcp`` sets it).
+_BREAKS_S = 30.0
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -23,6 +27,8 @@ class Disturbance:
     until_s: float
     #: Messages between these endpoints and others arrive after the end.
     cuts: bool = False
+    #: Disturbed are only the messages to these; by default those from and to any other.
+    towards: frozenset[Endpoint] | None = None
     #: Longest delay of a message, in seconds.
     lag_s: float = 0.0
     #: Share of the messages whose packet is lost.
@@ -58,6 +64,8 @@ class DisturbedNetwork(Network):
             for one in self._active:
                 if sender in one.endpoints and one.slowdown > 1.0:
                     nbytes = int(nbytes * one.slowdown)
+                if one.towards and sender in one.endpoints and to.owner in one.towards:
+                    self.clock.after(_BREAKS_S, self._break, one, to)
             delay_s = self._delay_s(sender, to.owner)
             if delay_s > 0.0:
                 arrival_s = self.clock.now_s + self.latency_s + delay_s
@@ -70,6 +78,8 @@ class DisturbedNetwork(Network):
         held_s = drawn_s = 0.0
         for one in self._active:
             ends = (sender in one.endpoints) + (receiver in one.endpoints)
+            if one.towards is not None:
+                ends = int(sender in one.endpoints and receiver in one.towards)
             if ends == 0:
                 continue
             if one.cuts and ends == 1:
@@ -80,6 +90,13 @@ class DisturbedNetwork(Network):
                     break
                 drawn_s += max(0.2, 4.0 * self.latency_s) * 2.0**tries
         return held_s + drawn_s
+
+    def _break(self, disturbance: Disturbance, port: Port) -> None:
+        """Close both ends of a connection that is still cut."""
+        if disturbance in self._active and port.is_open:
+            for end in (port, port.peer):
+                end.shut()
+                self.perform(end.owner, end.on_closed)
 
     def _detect(self, port: Port) -> None:
         """Close an end whose peer has died; a partition delays this, too."""

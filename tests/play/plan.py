@@ -24,6 +24,7 @@ Kind = Literal[
     "pause",
     "cut",
     "split",
+    "one_way",
     "lag",
     "loss",
     "throttle",
@@ -41,7 +42,6 @@ Kind = Literal[
     "full_disk",
     "memory",
     "descriptors",
-    "one_way",
     "damage",
     "raise",
     "preemption",
@@ -50,7 +50,9 @@ Kind = Literal[
 ]
 #: Faults after which the driver may lose healthy members, since it cannot tell a slow or silent
 #: member from a dead one.
-SILENT: Final = frozenset({"pause", "vanish", "cut", "split", "lag", "loss", "throttle", "slow"})
+SILENT: Final = frozenset(
+    {"pause", "vanish", "cut", "split", "one_way", "lag", "loss", "throttle", "slow"}
+)
 #: As ``stuck_factor``: no member is lost because it has many more examples than others.
 STUCK_FACTOR_MAX: Final = 1000.0
 VERSION: Final = 2

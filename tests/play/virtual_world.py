@@ -194,12 +194,16 @@ class _Attempt:
         self.counts[fault.kind] += len(here)
         self.touched |= {worker.address for worker in here}
         if fault.kind in _DISTURBANCES:
+            made = _DISTURBANCES[fault.kind](fault)
             ends = [frozenset({w.endpoint}) for w in here]
+            if fault.kind == "one_way":
+                by_slot = {w.slot: w.endpoint for w in here}
+                made["towards"] = frozenset({by_slot.get(fault.who[0])})
+                ends = [frozenset({by_slot.get(fault.who[1])})]
             if fault.kind in ("split", "lag", "loss"):
                 ends = [frozenset().union(*ends)] if ends else []
             for endpoints in ends:
                 until_s = self.clock.now_s + fault.seconds
-                made = _DISTURBANCES[fault.kind](fault)
                 self.network.disturb(Disturbance(endpoints=endpoints, until_s=until_s, **made))
             return
         for worker in here:
@@ -237,6 +241,7 @@ class _Attempt:
 _DISTURBANCES: Mapping[str, Callable[[Fault], dict[str, Any]]] = {
     "cut": lambda fault: {"cuts": True},
     "split": lambda fault: {"cuts": True},
+    "one_way": lambda fault: {"cuts": True},
     "lag": lambda fault: {"lag_s": fault.amount},
     "loss": lambda fault: {"loss": fault.amount},
     "throttle": lambda fault: {"slowdown": fault.amount},

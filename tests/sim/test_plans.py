@@ -63,6 +63,16 @@ def several() -> list[Fault]:
     ]
 
 
+def test_members_that_cannot_reach_one_that_the_driver_reaches_are_laid_apart_from_it():
+    pairs = [(0, 3), (3, 0), (1, 3), (3, 1)]
+    cuts = [Fault(kind="one_way", at=130.0, who=pair, seconds=900.0) for pair in pairs]
+    played = play_plan(exact_sums(*cuts))
+    assert violations(played) == []
+    # One round waits until the broken connection is noticed.
+    assert played.result.summary["rounds"] >= 18
+    assert played.result.summary["lost"] == 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_seed_gives_the_same_plan_and_json_keeps_it(seed):
     plan = draw_plan(seed)
