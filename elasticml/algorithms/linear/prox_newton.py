@@ -6,8 +6,8 @@ over rows of weight ``s_i loss''`` with targets ``z - loss'/loss''``; a line sea
 
 On sparse columns the subproblem is solved without a copy of them:
 ``slopes.u + 1/2 sum_i D_i u_i^2 + a1 |w|_1 + a2/2 |w|^2`` with ``u = X (w - w_old) + shift``. The
-row weights D are looked up on the way, so that a step costs one pass for squares and slopes, and
-then as many sweeps as needed to reduce the slopes to a share of their first size. Columns that stay
+row weights D are looked up on the way, so that a step costs one pass for squares, slopes and the
+products with a dual point, and then as many sweeps as the wanted accuracy needs. Columns that stay
 at zero well within the threshold are left out of later sweeps until the others have converged. With
 an intercept, it is kept optimal throughout, as if the columns had been centred.
 
@@ -25,7 +25,7 @@ import numpy as np
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty, best
 from elasticml.algorithms.linear.coordinate_descent_kernels import descend as sweep_on_gram
-from elasticml.algorithms.linear.elastic_net import PRODUCTS_MAX, ElasticNetSolver
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
 from elasticml.algorithms.linear.row_blocks import BorderedRows
@@ -33,26 +33,12 @@ from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import inlined_kernel, kernel
 from elasticml.objectives.conjugates import DualLoss
 
-# The subproblem of a proximal Newton step: coordinate descent over sparse columns without a copy.
-#
-# ``slopes.u + 1/2 sum_i D_i u_i^2 + a1 |w|_1 + a2/2 |w|^2`` with ``u = X (w - w_old) + shift``: the
-# quadratic model of the loss at the current margins. Columns stay as stored; the row weights D are
-# looked up on the way. So a step costs one pass for squares and slopes, and then as many sweeps as
-# needed to reduce the constraint violations to a share of their initial size. Columns that stay at
-# zero well within the threshold are left out of later sweeps until the others have converged
-# (shrinking). With an intercept, it is kept optimal throughout, as if the columns had been centred.
-#
-# Source: Yuan, Ho and Lin (2012), algorithms 1 and 2, for inexact steps and shrinking.
-
-
-#: Share of the constraint violations that a step leaves: the next Newton step soon pays off more
-#: than an exact solution of the subproblem.
-SHARE: Final = 0.3
-#: The smallest share, used when inexact steps gain little.
-FINE_SHARE: Final = 1e-4
-#: Maximum sweeps of a step, and of one with a smaller share than ``SHARE``.
-SPARSE_SWEEPS_MAX: Final = 100
-FINE_SWEEPS_MAX: Final = 1000
+#: A column at zero is near its threshold if its distance is below this share of the largest
+#: violation seen last.
+NEAR: Final = 1e-4
+#: Maximum sweeps of a step, and of one on columns whose Gram matrix is smaller.
+SWEEPS_MAX: Final = 1000
+FULL_SWEEPS_MAX: Final = 100
 _0, _1, _2, _3, _4 = (np.uint64(k) for k in range(5))
 
 
@@ -67,59 +53,57 @@ class SparseColumns(NamedTuple):
     values: F64
 
 
-class _QuadraticModel(NamedTuple):
-    """The quadratic model of the loss on some columns."""
+class QuadraticStep(NamedTuple):
+    """An approximate minimum of the quadratic model."""
 
-    #: (n,), weighted second derivatives of the rows' losses.
-    curvature: F64
-    #: (m, 3), each column's centred squared norm, its sum (0 without an intercept), and its initial
-    #: slope.
-    moments: F64
-    #: Sum of the curvature; 0 without an intercept.
-    total: float
+    #: (m,), the coefficients, and the intercept's step.
+    w: F64
+    rise: float
+    #: (n,), the slopes that the quadratic model predicts there.
+    slopes: F64
+    #: Sweeps; the most allowed if the violations are not small enough then.
+    sweeps: int
 
 
-class _StopRule(NamedTuple):
-    """When a subproblem is solved well enough."""
-
-    #: Share of the constraint violations that may remain.
-    share: float
-    sweeps_max: int
+def measure(columns: SparseColumns, curvature: F64, slopes: F64, dual: F64) -> F64:
+    """Return the sums of ``D x^2``, ``D x``, ``slope x`` and ``dual x`` of each column, (m, 4)."""
+    out = np.empty((columns.features.size, 4))
+    _measure(columns, curvature, slopes, dual, out)
+    return out
 
 
 def solve_quadratic_model(
     columns: SparseColumns,
+    moments: F64,
     w: F64,
     slopes: F64,
     curvature: F64,
     penalty: Penalty,
     *,
     intercept: bool,
-    share: float,
+    goal: float,
     sweeps_max: int,
-) -> tuple[F64, float, bool] | None:
-    """Return the coefficients that minimise the quadratic model, (m,), and the intercept's step.
-
-    The third value is whether that took fewer than ``sweeps_max`` sweeps.
+) -> QuadraticStep | None:
+    """Minimise the quadratic model until the violations that a sweep meets add up to ``goal``.
 
     Parameters
     ----------
     columns : SparseColumns
+    moments : ndarray (m, at least 3)
+        From :func:`measure`.
     w : ndarray (m,)
         Their coefficients; not modified.
     slopes, curvature : ndarray (n,)
         Weighted first and second derivatives of the rows' losses.
     intercept : bool
         Whether there is an unpenalised intercept.
-    share : float, in (0, 1)
-        Share of the constraint violations that may remain.
+    goal : float
 
     Returns
     -------
-    tuple, or None if eliminating the intercept leaves only rounding of a column
+    QuadraticStep, or None if eliminating the intercept leaves only rounding of a column
     """
-    moments, total, shift = np.empty((w.size, 3)), 0.0, 0.0
-    _measure(columns, curvature, slopes, moments)
+    moments, total, shift = moments[:, :3].copy(), 0.0, 0.0
     if intercept:
         total = float(curvature.sum())
         taken = moments[:, 1] ** 2 / total
@@ -130,9 +114,9 @@ def solve_quadratic_model(
     else:
         moments[:, 1] = 0.0
     new, q = w.copy(), np.zeros(curvature.size)
-    stop, model = _StopRule(share, sweeps_max), _QuadraticModel(curvature, moments, total)
-    shift, sweeps = _descend(columns, model, penalty, stop, new, q, shift)
-    return new, shift, sweeps < sweeps_max
+    model = (curvature, moments, total)
+    shift, sweeps = _descend(columns, model, penalty, goal, sweeps_max, new, q, shift)
+    return QuadraticStep(new, shift, slopes + q + shift * curvature, sweeps)
 
 
 @inlined_kernel
@@ -151,19 +135,20 @@ def _along(indices: I32, values: F64, q: F64, begin: np.uint64, end: np.uint64) 
 
 
 @kernel
-def _measure(columns: SparseColumns, curvature: F64, slopes: F64, out: F64) -> None:
-    """Write each column's ``sum D x^2``, ``sum D x`` and ``sum slope x`` into ``out`` (m, 3)."""
+def _measure(columns: SparseColumns, curvature: F64, slopes: F64, dual: F64, out: F64) -> None:
+    """Write the moments of :func:`measure` into ``out``."""
     features, indptr, indices, values = columns
     for k in range(features.size):
         j = np.uint64(features[k])
-        square, whole, slope = 0.0, 0.0, 0.0
+        square, whole, slope, product = 0.0, 0.0, 0.0, 0.0
         for p in range(np.uint64(indptr[j]), np.uint64(indptr[j + _1])):
             i, x = np.uint32(indices[p]), values[p]
             weighted = curvature[i] * x
             square += weighted * x
             whole += weighted
             slope += slopes[i] * x
-        out[k, 0], out[k, 1], out[k, 2] = square, whole, slope
+            product += dual[i] * x
+        out[k, 0], out[k, 1], out[k, 2], out[k, 3] = square, whole, slope, product
 
 
 @inlined_kernel
@@ -191,9 +176,10 @@ def _shuffle(places: I64, count: int, state: np.uint64) -> np.uint64:
 @kernel
 def _descend(
     columns: SparseColumns,
-    model: _QuadraticModel,
+    model: tuple[F64, F64, float],
     penalty: Penalty,
-    stop: _StopRule,
+    goal: float,
+    sweeps_max: int,
     w: F64,
     q: F64,
     shift: float,
@@ -204,6 +190,9 @@ def _descend(
 
     Parameters
     ----------
+    model : tuple
+        The curvature (n,); each column's centred squared norm, its sum (0 without an intercept) and
+        its first slope, (m, 3); the sum of the curvature, 0 without an intercept.
     w : ndarray (m,)
         Modified in place.
     q : ndarray (n,)
@@ -214,8 +203,8 @@ def _descend(
     a1, a2, _ = penalty
     m = features.size
     active, n_active = np.arange(m), m
-    target, room, state = 0.0, math.inf, np.uint64(0x9E3779B97F4A7C15)
-    for done in range(stop.sweeps_max):
+    room, state = math.inf, np.uint64(0x9E3779B97F4A7C15)
+    for done in range(sweeps_max):
         state = _shuffle(active, n_active, state)
         leaning, largest, at = 0.0, 0.0, 0
         while at < n_active:
@@ -242,27 +231,15 @@ def _descend(
                     q[i] += (new - old) * curvature[i] * values[p]
                 if total > 0.0:
                     shift -= (new - old) * moments[k, 1] / total
-        if done == 0:
-            target = stop.share * leaning
-        elif leaning <= target:
+        if leaning <= goal:
             if n_active == m:
-                return shift, done
+                return shift, done + 1
             # Check the columns that were left out once more.
             n_active, room = m, math.inf
             continue
-        room = largest / curvature.size
-    return shift, stop.sweeps_max
+        room = NEAR * largest
+    return shift, sweeps_max
 
-
-# A sparse linear model with a loss of margins, and proximal Newton steps on some of its columns.
-#
-# ``sum_i s_i loss(z_i, y_i) + a1 |w|_1 + a2/2 |w|^2`` with ``z = X w + b``, b not penalised or
-# absent. With the loss replaced by its quadratic model at the current margins this is an elastic
-# net over rows of weight ``s_i loss''`` with targets ``z - loss'/loss''``; a line search on the
-# objective follows the step.
-#
-# Source: Friedman, Hastie and Tibshirani (2010), section 3; Yuan, Ho and Lin (2012), algorithm 2,
-# for the steps' lengths.
 
 #: Least curvature of a row as a share of its slope: badly misclassified rows have almost none,
 #: which would give unbounded steps.
@@ -271,12 +248,8 @@ CURVED: Final = 1e-6
 TAKEN: Final = 0.01
 #: Maximum halvings of a step.
 HALVINGS_MAX: Final = 40
-#: Maximum sweeps for one subproblem.
-SWEEPS_MAX: Final = 1000
-#: Up to this number of columns the whole Gram matrix is computed at once, if they are dense or have
-#: few stored values.
+#: Up to this number of dense columns the whole Gram matrix is computed at once.
 PRODUCTS: Final = 100
-FEW: Final = 4096
 #: A predicted decrease below this share of the value is rounding.
 HIDDEN: Final = 64.0 * float(np.finfo(np.float64).eps)
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
@@ -355,6 +328,8 @@ class MarginModel:
         self.is_measurable = True
         #: Whether sweeps over sparse columns have not solved a subproblem.
         self.is_stiff = False
+        #: (n,) the curvature that was measured last.
+        self._curved = np.empty(0)
 
     def begin(self, w: F64, b: float) -> None:
         """Set the model."""
@@ -377,7 +352,8 @@ class MarginModel:
         """Return ``s_i loss''`` (n,), bounded from below by a small share of the slope."""
         curvature = np.empty(self.z.size)
         self._loss.loss.curvature(self.z, self.targets, self.weights, curvature)
-        return np.maximum(curvature, CURVED * np.abs(self.slopes))
+        curvature = np.maximum(curvature, CURVED * np.abs(self.slopes))
+        return curvature if curvature.any() else np.full(self.z.size, CURVED)
 
     def settle_intercept(self) -> None:
         """Optimise the intercept by Newton steps, and update losses and slopes."""
@@ -401,25 +377,74 @@ class MarginModel:
             self.z += step
             self.slopes, other = other, self.slopes
 
-    def _is_full(self, working: I64) -> bool:
+    @property
+    def is_on_rows(self) -> bool:
+        """Whether steps use the Gram matrix of all columns, by rows."""
+        if self.rows is None:
+            return False
+        return self.is_stiff or self.decrease <= CLOSE_SHARE * self.value
+
+    def is_full(self, working: I64) -> bool:
         """Whether these are sparse columns with more entries than their Gram matrix.
 
         A sweep then takes longer than one over the matrix, which can also jump to the optimum of a
         sign pattern: sweeps alone take thousands for linearly dependent columns.
         """
-        if not self._columns.is_sparse or working.size > EQUATIONS_MAX:
+        if working.size > EQUATIONS_MAX:
             return False
-        return self._stored(working) >= working.size**2
+        return self.stored(working) >= working.size**2
 
-    def _stored(self, working: I64) -> int:
+    def stored(self, features: I64) -> int:
         """Return the number of stored values of sparse columns."""
         indptr = self._columns.stored[0]
-        return int((indptr[working + 1] - indptr[working]).sum())
+        return int((indptr[features + 1] - indptr[features]).sum())
 
-    def newton_step(self, penalty: Penalty, working: I64, gap: float, share: float = SHARE) -> bool:
+    def measure(self, features: I64, dual: F64) -> F64:
+        """Return the moments of sparse columns, for the next step and a bound; see the kernel."""
+        self._curved = self.curvature()
+        return measure(
+            SparseColumns(features, *self._columns.stored), self._curved, self.slopes, dual
+        )
+
+    def sweep_step(self, penalty: Penalty, working: I64, moments: F64, goal: float) -> int:
+        """Take a proximal Newton step by sweeps over sparse columns, without a copy of them.
+
+        Returns the number of sweeps; ``is_measurable`` says what the step gained.
+
+        Parameters
+        ----------
+        working : ndarray (m,)
+            Contains all columns of the model.
+        moments : ndarray (m, 4)
+            At this model.
+        goal : float
+            Violations of the subproblem's constraints that may remain.
+        """
+        most = FULL_SWEEPS_MAX if self.is_full(working) else SWEEPS_MAX
+        if self.rows is not None:
+            most = 1 + math.ceil(self.rows.gram_products())
+        solution = solve_quadratic_model(
+            SparseColumns(working, *self._columns.stored),
+            moments,
+            self.w[working],
+            self.slopes,
+            self._curved,
+            penalty,
+            intercept=self.has_intercept,
+            goal=goal,
+            sweeps_max=most,
+        )
+        if solution is None:
+            self.newton_step(penalty, working, 0.0)
+            return 0
+        self.is_stiff = self.is_stiff or solution.sweeps >= most
+        step = solution.w - self.w[working]
+        self._go(penalty, working, step, solution.rise)
+        self.predicted = solution.slopes
+        return solution.sweeps
+
+    def newton_step(self, penalty: Penalty, working: I64, gap: float) -> None:
         """Take a proximal Newton step on these columns and the intercept.
-
-        Returns False if the predicted decrease was below rounding.
 
         Parameters
         ----------
@@ -427,61 +452,26 @@ class MarginModel:
             Contains all columns of the model.
         gap : float
             Gap to which the subproblem is solved.
-        share : float
-            Share of the constraint violations that may remain, for sweeps over sparse columns.
         """
         curvature, self.predicted = self.curvature(), None
         if self.rows is not None:
-            self.is_stiff = self.is_stiff or self.decrease <= CLOSE_SHARE * self.value
-            solved = None
-            if self.is_stiff:
-                solved = self._solve_on_rows(self.rows, curvature, penalty, working, gap)
+            solved = self._solve_on_rows(self.rows, curvature, penalty, working, gap)
             if solved is not None:
-                self.is_measurable = self._go(penalty, working, *solved)
-                return self.is_measurable
+                self._go(penalty, working, *solved)
+                return
         shift = np.divide(self.slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
-        total = float(curvature.sum())
-        if total <= 0.0:
-            curvature, shift = np.full(self.z.size, CURVED), np.zeros(self.z.size)
-        old, is_sparse, is_small = (
-            self.w[working],
-            self._columns.is_sparse,
-            working.size <= PRODUCTS,
-        )
-        is_full = self._is_full(working)
-        is_few = is_sparse and is_small and self.rows is None and self._stored(working) <= FEW
-        if is_sparse and not is_few and not (self.is_stiff and is_full):
-            # Sweeps over the stored columns, without a copy.
-            own = share if self.is_measurable else FINE_SHARE
-            is_patient = own < SHARE and not is_full
-            most = FINE_SWEEPS_MAX if is_patient else SPARSE_SWEEPS_MAX
-            solution = solve_quadratic_model(
-                SparseColumns(working, *self._columns.stored),
-                old,
-                self.slopes,
-                curvature,
-                penalty,
-                intercept=self.has_intercept,
-                share=own,
-                sweeps_max=most if self.rows is None else 1 + math.ceil(self.rows.gram_products()),
-            )
-            if solution is not None:
-                self.is_stiff = self.is_stiff or not solution[2]
-                self.is_measurable = self._go(penalty, working, solution[0] - old, solution[1])
-                return self.is_measurable
+        old, is_sparse = self.w[working], self._columns.is_sparse
         matrix = ColumnMatrix(
             self._columns.take(working), self.z - shift, curvature, centred=self.has_intercept
         )
         solver = ElasticNetSolver(
             matrix,
             old,
-            by_products=is_full if is_sparse else is_small,
-            # The Gram matrix of other sparse columns costs more than the sweeps of one subproblem.
-            products_max=PRODUCTS if is_sparse and not is_full else PRODUCTS_MAX,
+            by_products=self.is_full(working) if is_sparse else working.size <= PRODUCTS,
         )
         new = solver.solve(penalty, gap, SWEEPS_MAX).w
         b = matrix.intercept(new) if self.has_intercept else 0.0
-        return self._go(penalty, working, new - old, b - self.b)
+        self._go(penalty, working, new - old, b - self.b)
 
     def _solve_on_rows(
         self, rows: BorderedRows, curvature: F64, penalty: Penalty, working: I64, gap: float
@@ -495,8 +485,6 @@ class MarginModel:
         G, slope = rows.gram(curvature), rows.adjoint(self.slopes)
         if not is_whole:
             G, slope = G[np.ix_(working, working)], slope[working]
-        if not total > 0.0:
-            return None
         square, rise = float(np.sum(self.slopes**2 / np.maximum(curvature, TINY))), 0.0
         across = np.zeros(working.size)
         if self.has_intercept:
@@ -548,7 +536,7 @@ class MarginModel:
 
     def _go(
         self, penalty: Penalty, working: I64, step: F64, rise: float, along: F64 | None = None
-    ) -> bool:
+    ) -> None:
         """Take a step by backtracking line search; ``along`` is that of the margins, if known."""
         if along is None:
             along = self._along(working, step) + rise
@@ -557,8 +545,9 @@ class MarginModel:
         promised = -float(self.slopes @ along) + penalty.of(old) - penalty.of(old + step)
         # This close to the optimum differences of values are rounding: take the full step.
         is_measurable = promised > HIDDEN * abs(before)
+        self.is_measurable = False
         if not promised >= -HIDDEN * abs(before):
-            return False  # Uphill or not finite: a step spoilt by rounding.
+            return  # Uphill or not finite: a step spoilt by rounding.
         slopes, share = np.empty(self.z.size), 1.0
         for _ in range(HALVINGS_MAX):
             new = old + share * step
@@ -571,6 +560,6 @@ class MarginModel:
                 decrease = before - value - penalty.of(new)
                 self.pace, self.decrease = decrease / max(self.decrease, TINY), decrease
                 self.value, self.slopes = value, slopes
-                return is_measurable
+                self.is_measurable = is_measurable
+                return
             share *= 0.5
-        return False

@@ -36,12 +36,14 @@ def test_a_bad_step_on_two_classes_is_not_taken(bad, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(ElasticNetSolver, "solve", rounded)
-        assert not model.newton_step(PENALTY, np.arange(3), 1e-9)
+        model.newton_step(PENALTY, np.arange(3), 1e-9)
+    assert not model.is_measurable
     assert not model.w.any()
     assert (model.b, model.value) == (b, value)
     assert np.array_equal(model.z, z)
     # The next step is not affected.
-    assert model.newton_step(PENALTY, np.arange(3), 1e-9)
+    model.newton_step(PENALTY, np.arange(3), 1e-9)
+    assert model.is_measurable
     assert model.value + PENALTY.of(model.w) < value
 
 

@@ -8,9 +8,8 @@ import scipy.sparse as sp
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.prox_newton import (
-    FINE_SHARE,
-    SHARE,
     SparseColumns,
+    measure,
     solve_quadratic_model,
 )
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
@@ -36,29 +35,44 @@ def stored(X, features):
     return SparseColumns(features, X.indptr.astype(np.int32), X.indices.astype(np.int32), X.data)
 
 
+def step_of(columns, w, slopes, curvature, penalty, **settings):
+    settings = {"intercept": False, "goal": 1e-3, "sweeps_max": 1000} | settings
+    moments = measure(columns, curvature, slopes, slopes)
+    return solve_quadratic_model(columns, moments, w, slopes, curvature, penalty, **settings)
+
+
+def test_moments_are_those_of_the_columns():
+    X, features, _, slopes, curvature = problem(1)
+    dual, A = np.random.default_rng(2).standard_normal(N), X[:, features].toarray()
+    moments = measure(stored(X, features), curvature, slopes, dual)
+    expected = [(A * A).T @ curvature, A.T @ curvature, A.T @ slopes, A.T @ dual]
+    np.testing.assert_allclose(moments, np.stack(expected, axis=1), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("a2", [0.0, 0.7])
 def test_a_fine_step_leaves_no_coordinate_to_improve(intercept, a2):
     X, features, w, slopes, curvature = problem()
     penalty = Penalty(a1=2.0, a2=a2)
-    new, rise, is_solved = solve_quadratic_model(
-        stored(X, features), w, slopes, curvature, penalty,
-        intercept=intercept, share=FINE_SHARE, sweeps_max=1000,
-    )  # fmt: skip
-    assert is_solved
+    step = step_of(
+        stored(X, features), w, slopes, curvature, penalty, intercept=intercept, goal=TOLERATED
+    )
+    new = step.w
+    assert step.sweeps < 1000
     A = X[:, features].toarray()
-    there = slopes + curvature * (A @ (new - w) + rise)
+    there = slopes + curvature * (A @ (new - w) + step.rise)
     gradient = A.T @ there + a2 * new
     assert 0 < np.count_nonzero(new) < new.size
     np.testing.assert_allclose(gradient[new != 0], -2.0 * np.sign(new[new != 0]), atol=TOLERATED)
     assert np.abs(gradient[new == 0]).max() <= 2.0 + TOLERATED
+    np.testing.assert_allclose(step.slopes, there, atol=1e-12)
     if intercept:
         assert abs(there.sum()) <= 1e-9 * np.abs(slopes).sum()
     else:
-        assert rise == 0.0
+        assert step.rise == 0.0
 
 
-def test_a_plain_step_leaves_at_most_a_tenth_of_the_subgradient():
+def test_a_step_leaves_at_most_its_goal_of_the_subgradient():
     X, features, w, slopes, curvature = problem(3)
     A = X[:, features].toarray()
 
@@ -67,29 +81,27 @@ def test_a_plain_step_leaves_at_most_a_tenth_of_the_subgradient():
         at_zero = np.maximum(np.abs(gradient) - 2.0, 0.0)
         return np.where(new != 0, np.abs(gradient + 2.0 * np.sign(new)), at_zero).sum()
 
-    new, _, is_solved = solve_quadratic_model(
-        stored(X, features), w, slopes, curvature, Penalty(a1=2.0, a2=0.0),
-        intercept=False, share=SHARE, sweeps_max=100,
+    goal = 0.1 * leaning(w)
+    step = step_of(
+        stored(X, features), w, slopes, curvature, Penalty(a1=2.0, a2=0.0), goal=goal
     )  # fmt: skip
-    assert is_solved
-    assert leaning(new) <= 0.1 * leaning(w)
+    assert 1 < step.sweeps < 1000
+    assert leaning(step.w) <= goal
 
 
 def test_sweeps_that_did_not_suffice_are_reported():
     X, features, w, slopes, curvature = problem()
-    _, _, is_solved = solve_quadratic_model(
-        stored(X, features), w, slopes, curvature, Penalty(a1=0.0, a2=0.0),
-        intercept=False, share=FINE_SHARE, sweeps_max=3,
+    step = step_of(
+        stored(X, features), w, slopes, curvature, Penalty(a1=0.0, a2=0.0), sweeps_max=3
     )  # fmt: skip
-    assert not is_solved
+    assert step.sweeps == 3
 
 
 def test_the_given_model_is_not_modified():
     X, features, w, slopes, curvature = problem()
     before = [array.copy() for array in (w, slopes, curvature, X.data)]
-    solve_quadratic_model(
-        stored(X, features), w, slopes, curvature, Penalty(a1=1.0, a2=0.0),
-        intercept=True, share=SHARE, sweeps_max=100,
+    step_of(
+        stored(X, features), w, slopes, curvature, Penalty(a1=1.0, a2=0.0), intercept=True
     )  # fmt: skip
     for one, other in zip(before, (w, slopes, curvature, X.data), strict=True):
         assert np.array_equal(one, other)
@@ -100,9 +112,8 @@ def test_a_column_that_equals_the_intercept_is_reported():
     X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
     features = np.append(features, D)
     value = (stored(X, features), np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
-    settings = {"share": SHARE, "sweeps_max": 100}
-    assert solve_quadratic_model(*value, intercept=True, **settings) is None
-    assert solve_quadratic_model(*value, intercept=False, **settings) is not None
+    assert step_of(*value, intercept=True) is None
+    assert step_of(*value, intercept=False) is not None
 
 
 # With strong curvature, rough steps alone took 1111 steps instead of 141.
