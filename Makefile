@@ -40,7 +40,9 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
-STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
+STUDIES ?= $(sort $(wildcard examples/papers/*.py))
+# Benches that need no arguments; python -m tests.bench lists all.
+BENCHES ?= exchange first_fit first_round from_dask kmeans lasso_path linear_peers memory parsing passes round simulator_scale
 
 YARN_ARGS ?=
 
@@ -168,9 +170,13 @@ studies: setup-test ## Run all studies: the papers' figures and the benchmarks; 
 		echo "== $$script"; \
 		$(BIN)/python "$$script"; \
 	done
+	@for bench in $(BENCHES); do \
+		echo "== $$bench"; \
+		$(BIN)/python -m tests.bench $$bench; \
+	done
 
 bench-goodput: setup-test ## Compare goodput under pre-emption with other frameworks: 25 minutes, 6 GB of packages.
-	@$(BIN)/python tests/bench/goodput.py $(BENCH_ARGS)
+	@$(BIN)/python -m tests.bench goodput $(BENCH_ARGS)
 
 chaos: setup-test ## Play fault plans: in the simulator for ten minutes, then 200 faults on processes in 40.
 	@$(BIN)/python -m tests.play --on simulator --minutes 10 $(CHAOS_ARGS)

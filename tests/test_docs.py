@@ -88,6 +88,8 @@ def names_in(path: Path) -> frozenset[str]:
 def test_every_file_and_name_that_a_document_names_exists(document):
     missing = []
     for code in code_in(document):
+        benches = re.findall(r"-m tests\.bench (?:--against \S+ )?(\w+)", code)
+        missing += [name for name in benches if not (ROOT / f"tests/bench/{name}.py").is_file()]
         for word in code.split():
             place, _, name = word.partition("::")
             if not re.fullmatch(r"[\w.\-/]+", place) or "/" not in place:
@@ -247,6 +249,8 @@ def test_every_result_file_says_what_was_measured_when_and_how(path):
         assert {"title", "date", "command", "machine", "columns", "rows"} - table.keys() == set()
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
         programs = re.findall(r"\b(?:tests|examples|docs)/\S+\.py", table["command"])
+        benches = re.findall(r"\btests\.bench (\w+)", table["command"])
+        programs += [f"tests/bench/{name}.py" for name in benches]
         is_gone = "in the history" in table["command"]
         assert is_gone or all((ROOT / program).is_file() for program in programs)
 

@@ -244,7 +244,7 @@ def snap_ml_words() -> str:
     """Return whether the comparison with Snap ML can run here, in words."""
     if importlib.util.find_spec("snapml") is None:
         return "Figure 8 (Snap ML): left out, the package snapml is not installed here.\n"
-    return "Figure 8 (Snap ML): see `tests/bench/cocoa_speed.py`, which measures both.\n"
+    return "Figure 8 (Snap ML): see `python -m tests.bench cocoa_speed`, which measures both.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Read damaged files with every reader: ``python tests/bench/damaged_files.py [--files 5000]``.
+"""Read damaged files with every reader: ``python -m tests.bench damaged_files [--files 5000]``.
 
     --seed N        another set of files (default 0); a file is made from the seed and its number
     --only KIND     kinds of files, such as parquet zip
@@ -27,7 +27,6 @@ process took more than ``MEMORY_MIB_MAX``.
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import contextlib
 import gzip
@@ -57,8 +56,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from elasticml.data.chunks import body as body_format
 from elasticml.data.chunks.checksums import checksum
 from elasticml.data.chunks.products import make_adjoint, make_forward
@@ -80,6 +77,7 @@ from elasticml.models.model import LinearModel, NetworkModel
 from elasticml.runtime.checkpoints import checkpoint_format
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.specification.algorithms import CoCoA
+from tests.bench import harness
 
 SECONDS_MAX = 20.0
 MEMORY_MIB_MAX = 1536
@@ -845,11 +843,27 @@ def run(seed: int, kinds: Sequence[str], numbers: Sequence[int]) -> list[dict[st
     left = list(numbers)
     while left:
         part = left[:PROCESS_FILES]
-        command = [sys.executable, __file__, "--seed", str(seed), "--only", *kinds, "--serve"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.bench",
+            "damaged_files",
+            "--seed",
+            str(seed),
+            "--only",
+            *kinds,
+            "--serve",
+        ]
         command += [str(number) for number in part]
         limit_s = 300 + SECONDS_MAX * 20
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+            ended = subprocess.run(
+                command,
+                env={**os.environ, "PYTHONPATH": harness.path()},
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+            )
             said, errors = ended.stdout, ended.stderr
         except subprocess.TimeoutExpired as error:
             said, errors = (error.stdout or b"").decode(), "no end"
@@ -889,29 +903,26 @@ def report(records: Sequence[dict[str, Any]]) -> bool:
     return not wrong and memory <= MEMORY_MIB_MAX
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=list(cases()), choices=list(cases()))
-    parser.add_argument("--number", type=int)
-    parser.add_argument("--serve", nargs="+", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.serve:
-        serve(given.seed, given.only, given.serve)
-        return
-    if given.number is not None:
+def main(
+    *,
+    files: int = 5000,
+    seed: int = 0,
+    only: Sequence[str] = tuple(cases()),
+    number: int | None = None,
+    json: Path | None = None,
+    _serve: Sequence[int] = (),
+) -> int:
+    """Read the files, or show one ``number``; return the exit status."""
+    if _serve:
+        serve(seed, only, _serve)
+    elif number is not None:
         with tempfile.TemporaryDirectory(prefix="damaged-") as folder:
-            maker = Maker(Path(folder), given.seed, given.only)
-            name, place = maker.make(given.number)
+            maker = Maker(Path(folder), seed, only)
+            name, place = maker.make(number)
             print(name, *outcome(maker.cases[name], place, is_shown=True))
-        return
-    records = run(given.seed, given.only, range(given.files))
-    if given.json:
-        given.json.write_text(json.dumps(records))
-    sys.exit(0 if report(records) else 1)
-
-
-if __name__ == "__main__":
-    main()
+    else:
+        records = run(seed, only, range(files))
+        if json:
+            harness.report(records, json)
+        return 0 if report(records) else 1
+    return 0

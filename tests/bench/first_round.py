@@ -1,6 +1,6 @@
 """Phases of ``elasticml run`` of a small job, from the return key to the first round and the end.
 
-    python tests/bench/first_round.py [repeats] [--cold] [--workers 3] [--algorithm cocoa]
+    python -m tests.bench first_round [--repeats 5] [--cold] [--workers 3] [--algorithm cocoa]
 
 2,000 rows of 20 columns in an SVMLight file, and 5 rounds. Medians over repeats (5) of wall
 seconds, by phase, and when each ended. With ``--cold`` every run has an empty kernel cache; else
@@ -22,11 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.bench import harness
-
-ROOT = Path(__file__).resolve().parents[2]
 
 #: Runs the command line, and writes when its parts ended.
 PROGRAM = """
@@ -52,7 +48,7 @@ def marked(owner, name, after, before=None):
 
 marked(job.Job, "check_data", "first rows of the data read and checked")
 marked(LocalCluster, "start", "workers started: imports, kernels, registered")
-marked(job.Job, "start", "job submitted", "client imported and connected")
+marked(job.Job, "_submitted", "job submitted", "client imported and connected")
 marked(job.Job, "run", "result, evaluation and report")
 marked(LocalCluster, "shutdown", "cluster ended")
 try:
@@ -88,7 +84,7 @@ def run_once(folder, cold):
     """Return wall seconds by phase in order, and processor seconds of all processes."""
     with tempfile.TemporaryDirectory() as place:
         out, marks = Path(place) / "run", Path(place) / "marks.json"
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, "PYTHONPATH": harness.path()}
         if cold:
             env["ELASTICML_CACHE"] = str(Path(place) / "cache")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -120,24 +116,15 @@ def run_once(folder, cold):
     return phases, processor
 
 
-def main():
-    parser = harness.parser(__doc__)
-    parser.add_argument("repeats", type=int, nargs="?", default=5)
-    parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--algorithm", default="cocoa")
-    options = parser.parse_args()
+def main(*, repeats: int = 5, cold: bool = False, workers: int = 3, algorithm: str = "cocoa"):
+    """Print the table."""
     with tempfile.TemporaryDirectory() as folder:
-        write_job(Path(folder), options.algorithm, options.workers)
-        n_runs = options.repeats + (not options.cold)
-        runs = [run_once(folder, options.cold) for _ in range(n_runs)][-options.repeats :]
+        write_job(Path(folder), algorithm, workers)
+        n_runs = repeats + (not cold)
+        runs = [run_once(folder, cold) for _ in range(n_runs)][-repeats:]
     harness.head("phase", "seconds", "ended at")
     for name in runs[0][0]:
         seconds, ends = zip(*(phases[name] for phases, _ in runs), strict=True)
         harness.row(name, f"{np.median(seconds):.2f}", f"{np.median(ends):.2f}")
     processor = np.median([seconds for _, seconds in runs])
     print(f"\nprocessor seconds of the command and its children: {processor:.1f}")
-
-
-if __name__ == "__main__":
-    main()

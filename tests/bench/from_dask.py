@@ -1,6 +1,6 @@
 """A job on a persisted Dask array that is larger than the client may be, and random SIGKILLs.
 
-    python tests/bench/from_dask.py [--mib 2048] [--kills 10] [--seed 0] [--json FILE]
+    python -m tests.bench from_dask [--mib 2048] [--kills 10] [--seed 0] [--json FILE]
 
 `dask scheduler` and three `dask worker` processes with nannies. The client's process gets a limit
 of a quarter of the data (``RLIMIT_DATA``, the private memory that it may allocate). Lines, and the
@@ -12,13 +12,10 @@ moments from submission to the end.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import resource
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -36,9 +33,7 @@ from distributed import Client, wait
 
 import elasticml as em
 from elasticml.jobs.handle import workers_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
+from tests.bench import harness
 from tests.stock_cluster import stock_cluster
 
 MIB = 2**20
@@ -143,21 +138,15 @@ def seconds_of(client: Client, data: Any) -> tuple[float, float, Any]:
     return time.monotonic() - began, float(result.summary["objective"]), result
 
 
-def main() -> None:
+def main(*, mib: int = 2048, kills: int = 10, seed: int = 0, json: Path | None = None) -> None:
     """Run the whole, and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=2048)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    figures: dict[str, Any] = {"mib": options.mib}
+    figures: dict[str, Any] = {"mib": mib}
     with tempfile.TemporaryDirectory(prefix="em") as folder, stock_cluster(Path(folder)) as cluster:
         for k in range(WORKERS):
             cluster.worker(f"w{k}", "--memory-limit", "0")
         with cluster.client() as client, client.as_current():
             cluster.await_workers(client, WORKERS)
-            X, y = collections(client, options.mib, options.seed)
+            X, y = collections(client, mib, seed)
             path, parts_at = f"{folder}/rows.parquet", f"{folder}/parts"
             os.mkdir(parts_at)
             parts = zip(X.to_delayed().ravel(), y.to_delayed().ravel(), strict=True)
@@ -168,7 +157,7 @@ def main() -> None:
             process.start()
             process.join()
             seconds_of(client, em.from_dask(X[: 100 * COLUMNS], y[: 100 * COLUMNS]))  # imports
-            limit = options.mib * MIB // 4
+            limit = mib * MIB // 4
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
             figures["client_limit_mib"] = limit // MIB
             growth = Growth(client=os.getpid(), scheduler=cluster.processes["scheduler"].pid)
@@ -178,7 +167,7 @@ def main() -> None:
                 model = em.LinearSVC(C=C, tol=1e-6, client=client).fit(X, y)
                 figures["fit_s"] = round(time.monotonic() - began, 2)
             figures["path"] = model.solver_path_
-            figures["growth_mib"] = {name: round(mib, 1) for name, mib in growth.mib.items()}
+            figures |= {f"{name}_growth_mib": round(each, 1) for name, each in growth.mib.items()}
             print(figures, flush=True)
             times: dict[str, list[float]] = {"dask": [], "file": []}
             for _ in range(2):
@@ -186,24 +175,20 @@ def main() -> None:
                 times["dask"].append(round(seconds, 2))
                 seconds, at_file, _result = seconds_of(client, em.read_parquet(path, label="y"))
                 times["file"].append(round(seconds, 2))
-            figures["seconds"] = times
+            figures |= {f"{k}_s": min(v) for k, v in times.items()}
             figures["ratio"] = round(min(times["dask"]) / min(times["file"]), 3)
             figures["objective"], figures["file_difference"] = objective, objective - at_file
             print(figures, flush=True)
-            pause_s = min(times["dask"]) / (options.kills + 1)
-            kills = Kills(client, options.kills, options.seed, pause_s)
-            kills.start()
+            pause_s = min(times["dask"]) / (kills + 1)
+            killing = Kills(client, kills, seed, pause_s)
+            killing.start()
             seconds, killed_objective, result = seconds_of(client, em.from_dask(X, y))
-            kills.done.set()
-            kills.join()
-            figures["killed"] = kills.killed
+            killing.done.set()
+            killing.join()
+            figures["killed"] = killing.killed
             figures["killed_s"] = round(seconds, 2)
             figures["killed_difference"] = killed_objective - objective
             figures["members_lost"] = sum(r["event"] == "MemberLost" for r in result.story)
-    print(json.dumps(figures))
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures))
-
-
-if __name__ == "__main__":
-    main()
+    harness.report(figures)
+    if json:
+        harness.report(figures, json)

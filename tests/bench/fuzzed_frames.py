@@ -1,4 +1,4 @@
-"""Attack the links of running jobs: ``python tests/bench/fuzzed_frames.py [--frames 10000]``.
+"""Attack the links of running jobs: ``python -m tests.bench fuzzed_frames [--frames 10000]``.
 
     --seed N        another sequence of frames (default 0)
     --members N     workers (default 4)
@@ -26,14 +26,12 @@ or in the saved run. Exit code 1 if there is any.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
 import logging
 import os
 import struct
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator
@@ -47,8 +45,6 @@ import psutil
 from distributed import Client
 from distributed.comm import connect
 from distributed.security import Security
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
 from elasticml.collective.frames import VERSION as PROTOCOL
@@ -540,28 +536,23 @@ def _attack_once(
     seen["jobs"] += 1
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--frames", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--members", type=int, default=4)
-    parser.add_argument("--tls", action="store_true")
-    parser.add_argument("--asynchronous", action="store_true")
-    given = parser.parse_args()
+def main(
+    *,
+    frames: int = 10_000,
+    seed: int = 0,
+    members: int = 4,
+    tls: bool = False,
+    asynchronous: bool = False,
+) -> int:
+    """Attack, and print what was seen; return the exit status."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    seen = attack(
-        given.seed, given.frames, given.members, job(given.asynchronous), has_tls=given.tls
-    )
-    print(f"{seen['frames']} frames against {seen['jobs']} jobs of {given.members} members")
+    seen = attack(seed, frames, members, job(asynchronous), has_tls=tls)
+    print(f"{seen['frames']} frames against {seen['jobs']} jobs of {members} members")
     print("links: " + ", ".join(f"{k} {n}" for k, n in sorted(seen["kinds"].items())))
-    if given.asynchronous:
+    if asynchronous:
         print(f"states accepted: {seen['states']}")
     print(f"memory of all processes: {seen['before_mib']} MiB before, {seen['after_mib']} after")
     print(f"answers with a traceback: {seen['tracebacks']}; effects: {len(seen['effects'])}")
     for effect in seen["effects"][:20]:
         print(effect)
-    sys.exit(1 if seen["effects"] or seen["tracebacks"] else 0)
-
-
-if __name__ == "__main__":
-    main()
+    return 1 if seen["effects"] or seen["tracebacks"] else 0

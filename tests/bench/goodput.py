@@ -1,6 +1,6 @@
 """Goodput under pre-emption: how much of its undisturbed progress each framework keeps.
 
-    python tests/bench/goodput.py [--peers NAME ...] [--traces none steady spot] [--seconds 40]
+    python -m tests.bench goodput [--peers NAME ...] [--traces none steady spot] [--seconds 40]
         [--folder KEPT ...] [--environment FOLDER] [--limit-s 1500] [--report]
 
 Every peer trains with four worker processes of one thread each on two cores, through one trace of
@@ -25,7 +25,6 @@ and the goodput of all. Peers are installed once, with uv, into a virtual enviro
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -40,18 +39,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from elasticml.clusters.polling import until
 from tests.bench import harness
 from tests.bench.peers import goodput_run
 from tests.bench.peers.goodput_run import WORKERS
 
-ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elasticml"
 #: Packages of the peers, besides elasticml's own dependencies.
 PACKAGES = ("torch", "torchft", "ray[train]", "pyspark", "xgboost-cpu", "dask-ml")
 #: Hours, and machines of 16: a part of the sizes of a spot cluster of p2.xlarge in AWS us-east-1
@@ -90,69 +87,46 @@ TEXT = (
 MARK = "GOODPUT_RUN"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Peer:
-    """How a framework is run."""
+    """How a framework is run: ``peers/goodput_SCRIPT.py`` with these options."""
 
     label: str
-    task: str
+    task: Literal["network", "linear"]
     script: str
-    options: tuple[str, ...] = ()
+    options: str = ""
     #: Whether the job continues while workers are away; others are not run on the spot trace.
     is_elastic: bool = True
     #: Parts of the data that always belong to one worker: an epoch is complete for each of them.
     parts: int = 1
 
 
-def _elasticml(label: str, task: str, way: str = "elastic") -> Peer:
-    return Peer(
-        label=label,
-        task="network" if task == "network" else "linear",
-        script="goodput_elasticml.py",
-        options=("--task", task, "--way", way),
-        is_elastic=way == "elastic",
-    )
+def _peers() -> dict[str, Peer]:
+    restart = "the same, checkpoint and restart"
+    lbfgs = "elasticml, L-BFGS"
+    return {
+        "elasticml-network": Peer("elasticml, local SGD", "network", "elasticml"),
+        "elasticml-network-restart": Peer(restart, "network", "elasticml", "--way restart", False),
+        "torchrun": Peer("torchrun, elastic", "network", "torchrun"),
+        "torch-restart": Peer(
+            "PyTorch DDP, checkpoint and restart", "network", "torchrun", "--way restart", False
+        ),
+        "torchft": Peer("torchft", "network", "torchft", parts=WORKERS),
+        "ray": Peer("Ray Train, elastic", "network", "ray"),
+        "elasticml-linear": Peer(lbfgs, "linear", "elasticml", "--task linear"),
+        "elasticml-linear-reload": Peer(
+            f"{lbfgs}, absent: reload", "linear", "elasticml", "--task linear --absent reload"
+        ),
+        "elasticml-linear-restart": Peer(
+            restart, "linear", "elasticml", "--task linear --way restart", False
+        ),
+        "spark": Peer("Spark MLlib, L-BFGS", "linear", "spark"),
+        "dask-ml": Peer("dask-ml, L-BFGS", "linear", "dask", "--way dask_ml", False),
+        "xgboost": Peer("xgboost.dask, trees", "linear", "dask", "--way xgboost", False),
+    }
 
 
-PEERS = {
-    "elasticml-network": _elasticml("elasticml, local SGD", "network"),
-    "elasticml-network-restart": _elasticml(
-        "the same, checkpoint and restart", "network", "restart"
-    ),
-    "torchrun": Peer(label="torchrun, elastic", task="network", script="goodput_torchrun.py"),
-    "torch-restart": Peer(
-        label="PyTorch DDP, checkpoint and restart",
-        task="network",
-        script="goodput_torchrun.py",
-        options=("--way", "restart"),
-        is_elastic=False,
-    ),
-    "torchft": Peer(label="torchft", task="network", script="goodput_torchft.py", parts=WORKERS),
-    "ray": Peer(label="Ray Train, elastic", task="network", script="goodput_ray.py"),
-    "elasticml-linear": _elasticml("elasticml, L-BFGS", "linear"),
-    "elasticml-linear-reload": Peer(
-        label="elasticml, L-BFGS, absent: reload",
-        task="linear",
-        script="goodput_elasticml.py",
-        options=("--task", "linear", "--absent", "reload"),
-    ),
-    "elasticml-linear-restart": _elasticml("the same, checkpoint and restart", "linear", "restart"),
-    "spark": Peer(label="Spark MLlib, L-BFGS", task="linear", script="goodput_spark.py"),
-    "dask-ml": Peer(
-        label="dask-ml, L-BFGS",
-        task="linear",
-        script="goodput_dask.py",
-        options=("--way", "dask_ml"),
-        is_elastic=False,
-    ),
-    "xgboost": Peer(
-        label="xgboost.dask, trees",
-        task="linear",
-        script="goodput_dask.py",
-        options=("--way", "xgboost"),
-        is_elastic=False,
-    ),
-}
+PEERS = _peers()
 
 
 # --- the traces -----------------------------------------------------------------------------
@@ -199,8 +173,8 @@ def run_peer(
     folder.mkdir(parents=True)
     mark = f"{os.getpid()}-{time.time_ns()}"
     environment = {**os.environ, **dict.fromkeys(harness.THREADS, "1"), MARK: mark}
-    environment |= {"NUMBA_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    command = [python, str(Path(__file__).parent / "peers" / peer.script), *peer.options]
+    environment |= {"NUMBA_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": harness.path()}
+    command = [python, "-m", f"tests.bench.peers.goodput_{peer.script}", *peer.options.split()]
     command += ["--folder", str(folder), "--data", str(data), "--seconds", str(s)]
     command += ["--trace", json.dumps(trace)]
     with (folder / "out.log").open("wb") as log:
@@ -407,7 +381,7 @@ def peers_python(folder: Path) -> str:
         ]
         subprocess.run(pip, check=True)
         uv = str(folder / "uv" / "bin" / "uv")
-    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    own = tomllib.loads((harness.ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (folder / "requirements.txt").write_text("\n".join([*PACKAGES, *own]) + "\n")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
     install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
@@ -416,32 +390,38 @@ def peers_python(folder: Path) -> str:
     return str(python)
 
 
-def measure(options: argparse.Namespace) -> None:
+def measure(
+    results: Path,
+    environment: Path,
+    peers: Sequence[str],
+    traces: Sequence[str],
+    window_s: float,
+    limit_s: float,
+    every: bool,
+) -> None:
     """Run what has no result yet."""
     begin_s = time.monotonic()
-    python = peers_python(options.environment)
-    data = options.environment / "data"
-    write = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); "
-    write += "from tests.bench.peers.goodput_run import write_data; "
-    write += "write_data(*map(pathlib.Path, sys.argv[2:]))"
-    sets = [str(ROOT), str(data), str(harness.DATA / "fashion_mnist")]
-    subprocess.run([python, "-c", write, *sets], check=True)
+    python = peers_python(environment)
+    data = environment / "data"
+    words = ["-m", "tests.bench.peers.goodput_run", str(data), str(harness.DATA / "fashion_mnist")]
+    path = {**os.environ, "PYTHONPATH": harness.path()}
+    subprocess.run([python, *words], check=True, env=path)
     # A run and the undisturbed run that it is compared with are close in time.
-    for name in options.peers:
-        for trace in options.traces:
-            peer, result = PEERS[name], options.folder / f"{name}-{trace}.json"
-            is_asked = peer.is_elastic or trace != "spot" or options.all
+    for name in peers:
+        for trace in traces:
+            peer, result = PEERS[name], results / f"{name}-{trace}.json"
+            is_asked = peer.is_elastic or trace != "spot" or every
             if result.exists() or not is_asked:
                 continue
-            if time.monotonic() - begin_s > options.limit_s:
+            if time.monotonic() - begin_s > limit_s:
                 print("the time is over; the same command continues", file=sys.stderr)
                 return
-            changes = trace_of(trace, options.seconds)
-            folder = options.folder / "logs" / f"{name}-{trace}"
+            changes = trace_of(trace, window_s)
+            folder = results / "logs" / f"{name}-{trace}"
             date, load = time.strftime("%Y-%m-%d %H:%M"), os.getloadavg()[0]
-            reason = run_peer(peer, changes, folder, data, python, options.seconds)
-            figures = figures_of(peer, folder, options.seconds, reason)
-            head = {"peer": name, "trace": trace, "seconds": options.seconds, "date": date}
+            reason = run_peer(peer, changes, folder, data, python, window_s)
+            figures = figures_of(peer, folder, window_s, reason)
+            head = {"peer": name, "trace": trace, "seconds": window_s, "date": date}
             head |= {"changes": changes, "load": load}
             harness.report({**head, **figures}, result)
             print(f"{name} {trace}: {figures['examples']} examples {reason}", file=sys.stderr)
@@ -525,7 +505,7 @@ def rows_of(results: dict[tuple[str, str], dict[str, Any]], task: str) -> list[l
 
 def print_table(results: dict[tuple[str, str], dict[str, Any]]) -> None:
     """Print the table of all results."""
-    harness.head("task", *COLUMNS)
+    harness.head("task", *COLUMNS, keys=3)
     for task in TASKS:
         for row in rows_of(results, task):
             harness.row(task, *("-" if cell is None else cell for cell in row))
@@ -544,7 +524,7 @@ def write_docs(results: dict[tuple[str, str], dict[str, Any]], docs: Path) -> No
         "title": "Goodput under pre-emption",
         "order": 5,
         "date": dates[-1][:10],
-        "command": f"python tests/bench/goodput.py --seconds {max(seconds):g} --docs",
+        "command": f"python -m tests.bench goodput --seconds {max(seconds):g} --docs",
         "machine": f"{os.cpu_count()} cores, {memory / 2**30:.0f} GiB",
         "text": TEXT,
         "tables": [
@@ -605,47 +585,31 @@ def draw(results: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main() -> None:
-    """Measure what is missing; print the table and draw the picture."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elasticml"
-    parser = harness.parser(__doc__)
-    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
-    parser.add_argument("--traces", nargs="+", choices=TRACES, default=list(TRACES))
-    parser.add_argument("--all", action="store_true", help="the spot trace for every peer")
-    parser.add_argument("--seconds", type=float, default=40.0, help="window of each run")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        nargs="+",
-        default=[cache / "goodput"],
-        help="keeps the results; of several, all are reported and the last is measured",
-    )
-    parser.add_argument("--docs", action="store_true", help="also write table and picture there")
-    parser.add_argument(
-        "--environment",
-        type=Path,
-        default=cache / "goodput-peers",
-        help="of the peers, and the data",
-    )
-    parser.add_argument("--limit-s", type=float, default=1400.0, help="begin no run after it")
-    parser.add_argument("--report", action="store_true", help="only print and draw")
-    options = parser.parse_args()
+def main(
+    *,
+    peers: Sequence[str] = tuple(PEERS),
+    traces: Sequence[str] = TRACES,
+    every: bool = False,
+    seconds: float = 40.0,
+    folder: Sequence[Path] = (CACHE / "goodput",),
+    environment: Path = CACHE / "goodput-peers",
+    limit_s: float = 1400.0,
+    report: bool = False,
+    docs: bool = False,
+) -> None:
+    """Measure what is missing; print the table and draw the picture.
+
+    ``every``: the spot trace for every peer. Of several folders all are reported and the last is
+    measured. ``report``: only print and draw; ``docs``: also for the page of performance.
+    """
     # Some peers take the paths in other folders.
-    folders, options.environment = (
-        [f.resolve() for f in options.folder],
-        options.environment.resolve(),
-    )
-    options.folder = folders[-1]
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if not options.report:
-        measure(options)
+    folders = [path.resolve() for path in folder]
+    folders[-1].mkdir(parents=True, exist_ok=True)
+    if not report:
+        measure(folders[-1], environment.resolve(), peers, traces, seconds, limit_s, every)
     results = results_of(folders)
     print_table(results)
-    draw(results, options.folder / "goodput.png")
-    if options.docs:
-        write_docs(results, ROOT / "docs")
-    print(options.folder / "goodput.png")
-
-
-if __name__ == "__main__":
-    main()
+    draw(results, folders[-1] / "goodput.png")
+    if docs:
+        write_docs(results, harness.ROOT / "docs")
+    print(folders[-1] / "goodput.png")

@@ -1,6 +1,6 @@
 """Thousands of member shells on real sockets: how long all take to join, a round, memory, lag.
 
-    python tests/bench/join_storm.py [--members 10000] [--processes 10] [--rounds 6] [--json FILE]
+    python -m tests.bench join_storm [--members 10000] [--processes 10] [--rounds 6] [--json FILE]
 
 The members' and the driver's real agents, each with a listening socket of its own, in few
 processes on one host, joined by Dask comms over TCP as on a cluster. All members are announced at
@@ -11,21 +11,17 @@ iproute2, as the sockets are in a network namespace of their own.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import json
 import os
 import resource
 import signal
 import statistics
-import sys
 import time
 from dataclasses import replace
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench import harness
 
@@ -60,14 +56,6 @@ class SocketServer:
             await comm.write(answer)
 
 
-def memory_mb() -> float:
-    """Return this process's private memory."""
-    fields = dict(
-        line.split()[:2] for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    )
-    return (int(fields["Private_Clean:"]) + int(fields["Private_Dirty:"])) / 1000
-
-
 async def watch_lag(lags_s: list[float]) -> None:
     """Add to a list by how much each wait of this event loop is too long."""
     while True:
@@ -84,7 +72,7 @@ async def be_members(n: int, addresses: int, wishes: int) -> None:
     from elasticml.runtime.worker_context import WorkerContext
     from tests.memory_world import InlineRunner
 
-    before_mb = memory_mb()
+    before_mb = harness.private_mb(os.getpid())
     servers = [SocketServer() for _ in range(n)]
     for server in servers:
         await server.listen()
@@ -105,14 +93,17 @@ async def be_members(n: int, addresses: int, wishes: int) -> None:
     hosts = [
         MemberHost(replace(context, transport=transport_of(server)), announce) for server in servers
     ]
-    os.write(addresses, json.dumps([server.address for server in servers]).encode() + b"\n")
+    os.write(addresses, dumps([server.address for server in servers]).encode() + b"\n")
     lags_s: list[float] = []
     watching = asyncio.create_task(watch_lag(lags_s))
     await asyncio.get_running_loop().run_in_executor(None, os.read, wishes, 1)
     watching.cancel()
-    report = {"mb": memory_mb() - before_mb, "members": sum(bool(h.agents) for h in hosts)}
+    report = {
+        "mb": harness.private_mb(os.getpid()) - before_mb,
+        "members": sum(bool(h.agents) for h in hosts),
+    }
     report["lag_p99_s"] = p99(lags_s)
-    os.write(addresses, json.dumps(report).encode() + b"\n")
+    os.write(addresses, dumps(report).encode() + b"\n")
 
 
 def p99(values: list[float]) -> float:
@@ -140,7 +131,7 @@ async def drive(found: list[str], rounds: int) -> dict[str, Any]:
     source = synthetic_clusters(BLOCK_ROWS * n, columns=2)
     server = SocketServer()
     await server.listen()
-    before_mb = memory_mb()
+    before_mb = harness.private_mb(os.getpid())
     context = DriverContext(
         transport=transport_of(server), runner=BriefRunner("driver"), clock=time.monotonic
     )
@@ -179,7 +170,7 @@ async def drive(found: list[str], rounds: int) -> dict[str, Any]:
         "lag_p99_storm_s": p99(storm_s),
         "lag_max_storm_s": max(storm_s),
         "lag_p99_rounds_s": p99(rounds_s),
-        "driver_kb_per_member": 1000 * (memory_mb() - before_mb) / n,
+        "driver_kb_per_member": 1000 * (harness.private_mb(os.getpid()) - before_mb) / n,
         "state": agent.state,
         "error": agent.error,
         "lost": sum(entry["event"] == "MemberLost" for entry in agent.journal.story),
@@ -187,14 +178,14 @@ async def drive(found: list[str], rounds: int) -> dict[str, Any]:
     return figures
 
 
-def main() -> None:
+def main(
+    *,
+    members: int = 10_000,
+    processes: int = 10,
+    rounds: int = 6,
+    json: Path | None = None,
+) -> None:
     """Fork the members' processes and drive a job from this one."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--members", type=int, default=10_000)
-    parser.add_argument("--processes", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    options: argparse.Namespace = parser.parse_args()
     harness.one_thread()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -217,9 +208,9 @@ def main() -> None:
     freeze_memory()
     parent, pids, pipes = os.getpid(), [], []
     with namespaces(1) as [name], inside(name):
-        for k in range(options.processes):
-            n = options.members * (k + 1) // options.processes
-            n -= options.members * k // options.processes
+        for k in range(processes):
+            n = members * (k + 1) // processes
+            n -= members * k // processes
             (reading, addresses), (wishes, asking) = os.pipe(), os.pipe()
             pid = os.fork()
             if pid == 0:
@@ -232,21 +223,19 @@ def main() -> None:
             pids.append(pid)
             pipes.append((os.fdopen(reading), asking))
         try:
-            found = [address for answers, _ in pipes for address in json.loads(answers.readline())]
-            figures = asyncio.run(drive(found, options.rounds))
+            found = [address for answers, _ in pipes for address in loads(answers.readline())]
+            figures = asyncio.run(drive(found, rounds))
             reports = []
             for answers, asking in pipes:
                 os.write(asking, b"?")
-                reports.append(json.loads(answers.readline()))
+                reports.append(loads(answers.readline()))
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-    figures["member_kb"] = 1000 * sum(each["mb"] for each in reports) / options.members
+    figures["member_kb"] = 1000 * sum(each["mb"] for each in reports) / members
     figures["member_lag_p99_s"] = max(each["lag_p99_s"] for each in reports)
-    figures["processes"] = options.processes
-    harness.report(figures, options.json)
-
-
-if __name__ == "__main__":
-    main()
+    figures["processes"] = processes
+    harness.report(figures)
+    if json:
+        harness.report(figures, json)

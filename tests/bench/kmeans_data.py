@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import sys
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.bench import harness
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = harness.DATA
 
 

@@ -1,6 +1,6 @@
 """Paths of the lasso against scikit-learn's ``lasso_path``: time for 100 penalties, as ratios.
 
-    python tests/bench/lasso_path.py [repeats]
+    python -m tests.bench lasso_path [--repeats 5]
 
 Both get the same centred data (Fortran order) and grid, and end at the same relative gap; runs take
 turns, in CPU seconds with one thread, medians over repeats. Both warm up first.
@@ -8,23 +8,18 @@ turns, in CPU seconds with one thread, medians over repeats. Both warm up first.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 import warnings
-from pathlib import Path
 
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"
+from tests.bench import harness
+
+harness.one_thread()
 
 import numpy as np  # noqa: E402
 import pandas  # noqa: E402
 from sklearn import linear_model  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import elasticml as em  # noqa: E402
-from tests.bench import harness  # noqa: E402
 
 DATA = harness.DATA
 
@@ -50,11 +45,8 @@ def wide(n, d):
     return X, X[:, :20] @ rng.standard_normal(20) + 0.1 * rng.standard_normal(n)
 
 
-def main():
+def main(*, repeats: int = 5):
     """Print a line for each data set and tolerance."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("repeats", type=int, nargs="?", default=5)
-    repeats = parser.parse_args().repeats
     sets = {
         "california_housing": housing(),
         "protein": protein(),
@@ -63,7 +55,7 @@ def main():
     }
     warnings.simplefilter("ignore")
     columns = ("data", "tol", "elasticml ms", "scikit-learn ms", "ratio", "supports that differ")
-    harness.head(*columns, "gap")
+    harness.head(*columns, "gap", keys=2)
     for name, (X, y) in sets.items():
         X = np.asfortranarray((X - X.mean(axis=0)) / X.std(axis=0))
         y = y - y.mean()
@@ -90,7 +82,3 @@ def compare(name, X, y, tol, repeats):
     gap = gaps.max() / np.mean(y * y)
     ratio, support = f"{one / other:.2f}", f"{differ} of 100"
     harness.row(name, f"{tol:g}", f"{one:.1f}", f"{other:.1f}", ratio, support, f"{gap:.1e}")
-
-
-if __name__ == "__main__":
-    main()

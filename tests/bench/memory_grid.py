@@ -1,6 +1,6 @@
 """Peak resident memory of stock Dask workers with nannies, by data, size, limit and algorithm.
 
-    python tests/bench/memory_grid.py FOLDER [--limits 1GiB 2GiB] [--times 6 2 0.5]
+    python -m tests.bench memory_grid FOLDER [--limits 1GiB 2GiB] [--times 6 2 0.5]
         [--formats csv parquet dask] [--algorithms batch_gradient cocoa kmeans]
         [--cache cold warm] [--cells LIMIT,TIMES,FORMAT,ALGORITHM,CACHE ...] [--rounds 3]
         [--in-memory]
@@ -24,16 +24,13 @@ import itertools
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import dask.dataframe
 import numpy as np
@@ -147,47 +144,43 @@ def run(data: Any, algorithm: str, limit: str, rounds: int) -> tuple[dict[int, i
         return peaks, time.perf_counter() - began_s, end
 
 
-def main() -> None:
+def main(
+    folder: Path,
+    *,
+    limits: Sequence[str] = ("1GiB", "2GiB"),
+    times: Sequence[float] = (6.0, 2.0, 0.5),
+    formats: Sequence[str] = ("csv", "parquet", "dask"),
+    algorithms: Sequence[str] = tuple(ALGORITHMS),
+    cache: Sequence[str] = ("cold", "warm"),
+    cells: Sequence[str] = (),
+    rounds: int = 3,
+    in_memory: bool = False,
+) -> None:
     """Run the cells, the largest data first."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--limits", nargs="+", default=["1GiB", "2GiB"])
-    parser.add_argument("--times", nargs="+", type=float, default=[6.0, 2.0, 0.5])
-    parser.add_argument("--formats", nargs="+", default=["csv", "parquet", "dask"])
-    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
-    parser.add_argument("--cache", nargs="+", default=["cold", "warm"])
-    parser.add_argument("--cells", nargs="+", type=lambda cell: tuple(cell.split(",")))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--in-memory", action="store_true")
-    options = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     harness.head("limit", "times", "format", "algorithm", "cache", "share", "restarts", "seconds",
-        "s in memory", "ratio", "end")  # fmt: skip
-    cells = options.cells or itertools.product(
-        options.limits, options.times, options.formats, options.algorithms, options.cache
+        "s in memory", "ratio", "end", keys=5)  # fmt: skip
+    chosen = [tuple(cell.split(",")) for cell in cells] or itertools.product(
+        limits, times, formats, algorithms, cache
     )
-    for (limit, times, format), some in itertools.groupby(cells, lambda cell: cell[:3]):
-        folder = Path(tempfile.mkdtemp(dir=options.folder))
-        os.environ["ELASTICML_CACHE"] = str(folder / "cache")
-        n_repeats = max(1, round(float(times) * parse_size(limit) / ROW_BYTES / ROWS))
-        for *_, algorithm, cache in some:
-            if cache == "warm" and format != "csv":
+    for (limit, size, format), some in itertools.groupby(chosen, lambda cell: cell[:3]):
+        place = Path(tempfile.mkdtemp(dir=folder))
+        os.environ["ELASTICML_CACHE"] = str(place / "cache")
+        n_repeats = max(1, round(float(size) * parse_size(limit) / ROW_BYTES / ROWS))
+        for *_, algorithm, state in some:
+            if state == "warm" and format != "csv":
                 continue
-            if cache == "cold":
-                shutil.rmtree(folder / "cache", ignore_errors=True)
-            data = source(format, n_repeats, folder)
-            peaks, seconds, end = run(data, algorithm, limit, options.rounds)
+            if state == "cold":
+                shutil.rmtree(place / "cache", ignore_errors=True)
+            data = source(format, n_repeats, place)
+            peaks, seconds, end = run(data, algorithm, limit, rounds)
             beside = ["", ""]
-            if options.in_memory:
-                if cache == "cold":
-                    shutil.rmtree(folder / "cache", ignore_errors=True)
-                _, free_s, _ = run(data, algorithm, "0", options.rounds)
+            if in_memory:
+                if state == "cold":
+                    shutil.rmtree(place / "cache", ignore_errors=True)
+                _, free_s, _ = run(data, algorithm, "0", rounds)
                 beside = [f"{free_s:.1f}", f"{seconds / free_s:.2f}"]
             share = max(peaks.values()) / parse_size(limit)
-            cell = (limit, times, format, algorithm, cache, f"{share:.3f}", len(peaks) - 2)
+            cell = (limit, size, format, algorithm, state, f"{share:.3f}", len(peaks) - 2)
             harness.row(*cell, f"{seconds:.1f}", *beside, end)
-        shutil.rmtree(folder)
-
-
-if __name__ == "__main__":
-    main()
+        shutil.rmtree(place)

@@ -1,27 +1,27 @@
 """Hosts in network namespaces, joined by links of a given rate that the kernel shapes.
 
-Needs root and iproute2. :func:`serving` runs a scheduler on the first host and a worker on each of
-the others.
+Needs root and iproute2.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
+import os
+import signal
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from distributed import Scheduler, Worker
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from tests.bench import harness
-from tests.play.namespaces import address, ip, namespaces
+from elasticml.clusters.process_setup import die_with_parent
+from tests.play.namespaces import address, inside, ip, namespaces
 
 PORT = 18786
+SCHEDULER = f"tcp://{address(0)}:{PORT}"
 
 
 @contextlib.contextmanager
@@ -44,54 +44,68 @@ def hosts(n: int, rate: str, burst: str = "256kb") -> Iterator[list[str]]:
         yield names
 
 
+def fork(host: str, run: Callable[[], Any]) -> int:
+    """Run a function in a forked process on a host; return its id."""
+    parent = os.getpid()
+    with inside(host):
+        pid = os.fork()
+        if pid == 0:
+            die_with_parent(parent)
+            try:
+                run()
+            finally:
+                os._exit(1)
+    return pid
+
+
+def in_fork(host: str, run: Callable[[], Any]) -> Any:
+    """Run a function in a forked process on a host; return its result, as JSON."""
+    reading, writing = os.pipe()
+
+    def answer() -> None:
+        os.write(writing, json.dumps(run()).encode())
+        os._exit(0)
+
+    pid = fork(host, answer)
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as answers:
+            return json.loads(answers.read())
+    finally:
+        end([pid])
+
+
+def end(pids: Sequence[int]) -> None:
+    """SIGKILL processes of this one."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 @contextlib.contextmanager
-def serving(
-    names: Sequence[str], threads: int = 1, script: str = __file__, words: Sequence[str] = ()
-) -> Iterator[list[int]]:
-    """Run a scheduler and the workers, each on its host; yield the workers' process ids.
+def serving(names: Sequence[str], n_workers: int) -> Iterator[list[int]]:
+    """Run a scheduler on the first host and workers on the others, by turns; yield process ids.
 
-    ``script``, started with ``words``, calls :func:`serve` when it gets ``--role``, ``--host`` and
-    ``--threads``.
+    The first id is the scheduler's. All are forked, so a caller imports what they share before.
     """
-    processes = []
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            for k, name in enumerate(names):
-                role = "scheduler" if k == 0 else "worker"
-                command = ["ip", "netns", "exec", name, sys.executable, script, *words]
-                command += ["--role", role, "--host", str(k), "--threads", str(threads)]
-                with (Path(folder) / f"{k}.log").open("w") as log:
-                    processes.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log))
-            # "ip netns exec" becomes the process that it starts: its id is the worker's.
-            yield [process.pid for process in processes[1:]]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of all that are forked
+    pids = [fork(names[0], lambda: asyncio.run(_be_scheduler()))]
+    try:
+        for k in range(n_workers):
+            host = 1 + k % (len(names) - 1)
+            pids.append(fork(names[host], lambda k=k, host=host: asyncio.run(_be_worker(k, host))))
+        yield list(pids)
+    finally:
+        end(pids)
 
 
-async def serve(role: str, k: int, threads: int = 1) -> None:
-    """Be the scheduler, or a worker, until the scheduler closes."""
-    if role == "scheduler":
-        async with Scheduler(host=address(0), port=PORT, dashboard=False) as scheduler:
-            await scheduler.finished()
-    else:
-        where = f"tcp://{address(0)}:{PORT}"
-        async with Worker(
-            where, nthreads=threads, host=address(k), name=k, dashboard=False
-        ) as worker:
-            await worker.finished()
+async def _be_scheduler() -> None:
+    async with Scheduler(host=address(0), port=PORT, dashboard=False) as scheduler:
+        await scheduler.finished()
 
 
-def main() -> None:
-    """Be one of the processes."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--role", choices=["scheduler", "worker"], required=True)
-    parser.add_argument("--host", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    asyncio.run(serve(options.role, options.host, options.threads))
-
-
-if __name__ == "__main__":
-    main()
+async def _be_worker(k: int, host: int) -> None:
+    worker = Worker(SCHEDULER, nthreads=1, host=address(host), name=k, dashboard=False)
+    async with worker:
+        await worker.finished()

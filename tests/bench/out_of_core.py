@@ -1,16 +1,16 @@
 """Passes over chunks that do not fit into memory: seconds per epoch and memory, and the parts
 alone.
 
-    python tests/bench/out_of_core.py DATA [--limit "1 GiB"] [--epochs 3] [--threads 1]
+    python -m tests.bench out_of_core DATA [--limit "1 GiB"] [--epochs 3] [--threads 1]
 
 DATA is a folder of ``elasticml convert``, several times as large as the limit; for instance 8 GiB
 with RCV1's shape, 14.2 million rows:
 
-    python tests/bench/out_of_core.py --make 14200000 DATA
+    python -m tests.bench out_of_core --make 14200000 DATA
 
 and with Criteo's:
 
-    python tests/bench/out_of_core.py --make 6000000 --shape criteo DATA
+    python -m tests.bench out_of_core --make 6000000 --shape criteo DATA
 
 In one process, with the member's own store and solver: compute: CoCoA's pass over half a limit of
 chunks in memory, scaled to all bytes, in the first pass and later; read: all bodies fetched in
@@ -23,12 +23,9 @@ process's reads from the disk of DATA to that rate.
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -49,10 +46,8 @@ from elasticml.protocol.events import ExchangeHeader
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.executors import parallel
 from elasticml.runtime.worker_limits import WorkerLimits
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.bench import harness
+from tests.bench.harness import seconds
 
 #: Penalty.
 L2 = 1e-4
@@ -111,13 +106,6 @@ def throttled(folder: Path, bytes_per_s: int | None) -> Iterator[None]:
     finally:
         (groups / "cgroup.procs").write_text(str(os.getpid()))
         group.rmdir()
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that a function takes."""
-    began_s = time.perf_counter()
-    work()
-    return time.perf_counter() - began_s
 
 
 def load(source: ConvertedSource, limit: int, n_bytes: int | None = None) -> tuple[
@@ -183,39 +171,39 @@ class Passes:
         return (primal - float(parts["dual"]) / self._weight + norm) / primal
 
 
-def main() -> None:
-    """Measure, or make the data."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--make", type=int, metavar="ROWS")
-    parser.add_argument("--shape", default="rcv1")
-    parser.add_argument("--limit", default="1 GiB")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--throttle", metavar="BYTES", help="Of reading, a second.")
-    options = parser.parse_args()
-    if options.make:
-        rows = synthetic(options.shape, options.make, seed=1, dtype="float32")
-        convert(rows, options.data)
+def main(
+    data: Path,
+    *,
+    make: int | None = None,
+    shape: str = "rcv1",
+    limit: str = "1 GiB",
+    epochs: int = 3,
+    threads: int = 1,
+    throttle: str | None = None,
+) -> None:
+    """Measure, or make the data of so many rows; ``throttle`` is bytes of reading a second."""
+    if make:
+        convert(synthetic(shape, make, seed=1, dtype="float32"), data)
         return
-    with throttled(options.data, None if not options.throttle else parse_size(options.throttle)):
-        measure(options)
+    with throttled(data, parse_size(throttle) if throttle else None):
+        measure(data, parse_size(limit), epochs, threads)
 
 
-def measure(options: argparse.Namespace) -> None:
-    """Measure what the command line says, and print it."""
-    source, limit = read_converted(str(options.data)), parse_size(options.limit)
+def measure(data: Path, limit: int, epochs: int, threads: int) -> None:
+    """Measure and print."""
+    source = read_converted(str(data))
     total = sum(block.nbytes for block in source.blocks())
     print(f"{total / 2**30:.2f} GiB of chunks, limit {limit / 2**30:.2f} GiB")
 
     store, facts = load(source, 8 * limit, limit // 2)
-    inside = Passes(facts, store.own(store.ids()), options.threads)
+    inside = Passes(facts, store.own(store.ids()), threads)
     share = facts.nbytes / total
     # From zero, with the norms: every row changes.
-    first_s = timed(inside.step) / share
-    compute_s = min(timed(inside.step) for _ in range(2)) / share
-    print(f"computing alone   {compute_s:6.2f} s an epoch ({total / compute_s / 1e9:.2f} GB/s)")
-    print(f"  its first pass  {first_s:6.2f} s")
+    first_s = seconds(inside.step) / share
+    compute_s = min(seconds(inside.step) for _ in range(2)) / share
+    harness.head("part", "s", "GB/s", "of the larger part", "GiB streamed", "chunks that stay")
+    harness.row("computing alone, first pass", f"{first_s:.2f}", f"{total / first_s / 1e9:.2f}")
+    harness.row("computing alone", f"{compute_s:.2f}", f"{total / compute_s / 1e9:.2f}")
     del inside
     store.close()
 
@@ -225,25 +213,20 @@ def measure(options: argparse.Namespace) -> None:
         out_of_core = store.out_of_core
         assert out_of_core is not None
         assert store.is_out_of_core
-        forget(options.data)
+        forget(data)
         batches = out_of_core.batches(chunks)
-        read_s = timed(lambda: list(out_of_core.stages(batches, lambda number: number)))
-        print(f"reading alone     {read_s:6.2f} s, {total / read_s / 1e9:.2f} GB/s")
-        passes = Passes(facts, chunks, options.threads)
-        for epoch in range(options.epochs):
-            forget(options.data)
+        read_s = seconds(lambda: list(out_of_core.stages(batches, lambda number: number)))
+        harness.row("reading alone", f"{read_s:.2f}", f"{total / read_s / 1e9:.2f}")
+        passes = Passes(facts, chunks, threads)
+        for epoch in range(epochs):
+            forget(data)
             before = out_of_core.streamed_bytes
-            epoch_s = timed(passes.step)
+            epoch_s = seconds(passes.step)
             streamed = out_of_core.streamed_bytes - before
             ratio = epoch_s / max(read_s, compute_s if epoch else first_s)
-            print(
-                f"epoch {epoch}           {epoch_s:6.2f} s, {ratio:.2f} of the larger; "
-                f"{streamed / 2**30:.2f} GiB streamed, {len(out_of_core.resident)} chunks stay"
-            )
-        forget(options.data)
-        print(f"relative gap      {passes.certify():.3g}")
-    print(f"memory            {peak.resident / limit:.3f} of the limit")
-
-
-if __name__ == "__main__":
-    main()
+            cells = (f"{epoch_s:.2f}", f"{total / epoch_s / 1e9:.2f}", f"{ratio:.2f}")
+            stay = len(out_of_core.resident)
+            harness.row(f"epoch {epoch}", *cells, f"{streamed / 2**30:.2f}", stay)
+        forget(data)
+        gap = passes.certify()
+    harness.report({"relative gap": gap, "memory, of the limit": peak.resident / limit})

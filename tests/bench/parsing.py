@@ -1,4 +1,6 @@
-"""How fast svmlight text is read: ``python tests/bench/parsing.py [--mb 100] [--rounds 5]``.
+"""How fast svmlight text is read: MB a second, beside scikit-learn.
+
+    python -m tests.bench parsing [--mb 100] [--rounds 5]
 
 Two files: ``w8a`` repeated (short rows of ones), and a generated wide one (200 of 1,000,000 columns
 a row, values as Python prints them, 15 to 17 digits). scikit-learn's ``load_svmlight_file`` and
@@ -16,7 +18,6 @@ import gzip
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,19 +29,15 @@ from sklearn.datasets import load_svmlight_file
 from elasticml.data.readers.files import block_pieces, file_info
 from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.source import read_block
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.bench import harness
 
 MB = 10**6
 CHUNK_BYTES = 2**20
-DATA = harness.DATA
 
 
 def w8a_repeated(path, nbytes):
     """Write ``w8a`` repeatedly."""
-    text = gzip.decompress((DATA / "w8a" / "w8a.svm.gz").read_bytes())
+    text = gzip.decompress((harness.DATA / "w8a" / "w8a.svm.gz").read_bytes())
     path.write_bytes(text * -(-nbytes // len(text)))
 
 
@@ -119,32 +116,22 @@ def measure(name, path, rounds, rng):
     timings = {key: lambda call=call: timed(call) for key, call in ways.items()}
     times = harness.interleaved(timings, rounds, rng=rng)
     print(f"\n{name}: {mb:.0f} MB, medians of {rounds}; load average {os.getloadavg()[0]:.0f}")
-    print(f"{'':16}{'threads':>8}{'MB/s a core':>13}{'MB/s':>8}{'x scikit-learn a core':>23}")
+    columns = ("MB/s a core", "MB/s", "x scikit-learn a core")
+    harness.head("file", "way", "threads", *columns, keys=3)
     own = harness.medians({key: [a for a, _ in some] for key, some in times.items()})
     wall = harness.medians({key: [b for _, b in some] for key, some in times.items()})
-    for (way, n_threads), seconds in own.items():
-        key = (way, n_threads)
-        print(
-            f"{way:16}{n_threads:8}{mb / seconds:13.0f}{mb / wall[key]:8.0f}"
-            f"{own['scikit-learn', 1] / seconds:23.1f}"
-        )
+    for key, seconds in own.items():
+        against = own["scikit-learn", 1] / seconds
+        harness.row(name, *key, f"{mb / seconds:.0f}", f"{mb / wall[key]:.0f}", f"{against:.1f}")
     for way, seconds in first_reads(path, cache, rounds).items():
         print(f"one block, {way}: {1e3 * seconds:.1f} ms")
 
 
-def main():
+def main(*, mb: int = 100, rounds: int = 5):
     """Print both tables."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--mb", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         for name, write in (("w8a repeated", w8a_repeated), ("wide", wide)):
             path = Path(folder) / f"{name.split()[0]}.svm"
-            write(path, options.mb * MB)
-            measure(name, path, options.rounds, rng)
-
-
-if __name__ == "__main__":
-    main()
+            write(path, mb * MB)
+            measure(name, path, rounds, rng)

@@ -1,6 +1,6 @@
 """How fast gradients and Hessian products go over data larger than the caches.
 
-    python tests/bench/passes.py [--mib 256] [--threads 1 2] [--kinds csr dense64 dense32 sequence]
+    python -m tests.bench passes [--mib 256] [--threads 1 2] [--kinds csr dense64 dense32 sequence]
                                   [--cpu] [--docs FILE]
 
 Through the solver, as members compute: ``new`` is a gradient at a model without cached margins
@@ -13,16 +13,13 @@ shared machine ``--cpu`` counts CPU seconds instead, which estimates a thread th
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.parallel import runs
@@ -37,6 +34,7 @@ from tests.serial_world import facts_of
 MIB = 2**20
 REPEATS = 9
 WANTED = 0.6
+KINDS = ("csr", "dense64", "dense32", "sequence")
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc"})
@@ -123,74 +121,63 @@ def passes(chunks: list[Chunk], parallel: Any) -> Iterator[tuple[str, Callable[[
     yield from (("new", new), ("probe", probe), ("step", step), ("hessian", hessian))
 
 
-def main() -> int:
-    """Print the table; return the exit code."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--mib", type=int, default=256, help="of each kind; more than the caches")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    kinds = ["csr", "dense64", "dense32", "sequence"]
-    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
-    parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
-    parser.add_argument(
-        "--docs", type=Path, help="write the table of docs/figures/passes.json here"
-    )
-    options = parser.parse_args()
-    if options.cpu and options.threads != [1]:
-        parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
-    clock = time.process_time if options.cpu else time.perf_counter
-    print(f"{'':12}{'threads':>8}{'read GB/s':>11}{'pass':>9}{'GB/s':>8}{'share':>8}{'rows/s':>14}")
+def main(
+    *,
+    mib: int = 256,
+    threads: Sequence[int] = (1, 2),
+    kinds: Sequence[str] = KINDS,
+    cpu: bool = False,
+    docs: Path | None = None,
+) -> int:
+    """Print the table; ``--docs`` writes docs/figures/passes.json. Return the exit code."""
+    if cpu and list(threads) != [1]:
+        raise SystemExit("--cpu adds the threads' seconds up: give --threads 1 with it")
+    clock = time.process_time if cpu else time.perf_counter
+    columns = ("read GB/s", "GB/s", "share", "rows/s")
+    harness.head("chunks", "threads", "pass", *columns, keys=3)
     least, rows_of_docs = 1.0, []
-    for kind in options.kinds:
-        chunks = chunks_of(kind, options.mib * MIB, np.random.default_rng(0))
+    for kind in kinds:
+        chunks = chunks_of(kind, mib * MIB, np.random.default_rng(0))
         n_bytes, rows = sum(len(c.body) for c in chunks), sum(c.n_rows for c in chunks)
         words = {c.id: np.frombuffer(c.body[: len(c.body) // 8 * 8], np.uint64) for c in chunks}
-        for threads in options.threads:
-            pool = pool_of(threads)
+        for k in threads:
+            pool = pool_of(k)
 
-            def plain(pool=pool, chunks=chunks, words=words, threads=threads):
-                pool.map(lambda part: [read(words[c.id]) for c in part], runs(chunks, threads))
+            def plain(pool=pool, chunks=chunks, words=words, k=k):
+                pool.map(lambda part: [read(words[c.id]) for c in part], runs(chunks, k))
 
             ways = {"read": plain, **dict(passes(chunks, pool))}
             timings = {name: harness.seconds_of(run, clock) for name, run in ways.items()}
             times = harness.interleaved(timings, REPEATS, warm_up=1)
             read_s = min(times.pop("read"))
             shares = {name: round(100 * read_s / min(took)) for name, took in times.items()}
-            rows_of_docs.append([kind, threads, round(n_bytes / read_s / 1e9, 1), *shares.values()])
+            rows_of_docs.append([kind, k, round(n_bytes / read_s / 1e9, 1), *shares.values()])
             for name, took in times.items():
                 share = read_s / min(took)
                 if kind != "sequence":
                     least = min(least, share)
-                print(
-                    f"{kind:12}{threads:8}{n_bytes / read_s / 1e9:11.1f}{name:>9}"
-                    f"{n_bytes / min(took) / 1e9:8.1f}{share:8.0%}{rows / min(took):14,.0f}",
-                    flush=True,
-                )
-    if options.docs:
-        write_docs(options, rows_of_docs)
+                speeds = [f"{n_bytes / s / 1e9:.1f}" for s in (read_s, min(took))]
+                harness.row(kind, k, name, *speeds, f"{share:.0%}", f"{rows / min(took):,.0f}")
+    if docs:
+        command = f"--mib {mib} --threads {' '.join(map(str, threads))} --kinds {' '.join(kinds)}"
+        command += " --cpu" if cpu else ""
+        write_docs(docs, command, rows_of_docs)
     print(f"least share of a plain read: {least:.0%}, wanted {WANTED:.0%}")
     return 0 if least >= WANTED else 1
 
 
-def write_docs(options: Any, rows: list[list[Any]]) -> None:
+def write_docs(path: Path, command: str, rows: list[list[Any]]) -> None:
     """Write the shares as a table of the documentation."""
     harness.write_docs(
-        options.docs,
+        path,
         order=42,
         title="Passes of batch gradient over data larger than the caches",
-        command=f"python tests/bench/passes.py --mib {options.mib} --threads "
-        + " ".join(map(str, options.threads))
-        + f" --kinds {' '.join(options.kinds)}"
-        + (" --cpu" if options.cpu else "")
-        + f" --docs {options.docs}",
+        command=f"python -m tests.bench passes {command} --docs {path}",
         text="The speed of a pass in percent of the speed of a plain read of the same bytes by as "
         "many threads. The two were measured alternately; each value is the best of nine. *New*: a "
         "gradient at a new model. *Probe*: the margins of a search direction. *Step*: a gradient "
         "after a step along that direction. *Hessian*: a product with the Hessian."
-        + (" Processor seconds instead of wall seconds." if options.cpu else ""),
+        + (" Processor seconds instead of wall seconds." if "--cpu" in command else ""),
         columns=["chunks", "threads", "read, GB/s", "new, %", "probe, %", "step, %", "Hessian, %"],
         rows=rows,
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """A job's round against its bare exchange: four members of one host, next to nothing to compute.
 
-    python tests/bench/round.py [--members 4] [--columns 1000 47028] [--rounds 600] [--turns 3]
+    python -m tests.bench round [--members 4] [--columns 1000 47028] [--rounds 600] [--turns 3]
                                  [--profile] [--docs FILE]
 
 The data have one example a member, so that a round is its exchanges and what driver and members do
@@ -20,20 +20,18 @@ import io
 import logging
 import pstats
 import statistics
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import exchange as bare
 import numpy as np
 import scipy.sparse as sp
 from distributed import Client
 
 import elasticml as em
 from elasticml.clusters.process_setup import configure_dask
+from tests.bench import exchange as bare
 from tests.bench import harness
 
 #: Rounds at the start of a job that do not count: functions that run on the event loop do so after
@@ -50,7 +48,7 @@ def job_of(kind: str, n_members: int, columns: int, rounds: int) -> em.Job:
     matrix = (rng.standard_normal(3 * n), indices, 3 * np.arange(n + 1))
     X = sp.csr_matrix(matrix, shape=(n, columns))
     X.sum_duplicates()
-    y = np.where(rng.random(n) < 0.5, -1.0, 1.0)
+    y = np.where(np.arange(n) % 2, 1.0, -1.0)
     if kind == "cocoa":
         algorithm: Any = em.CoCoA(loss="hinge", l2=1e-6, intercept=False, tolerance=0, scale="none")
     else:
@@ -131,62 +129,62 @@ def bare_ms(n_members: int, columns: int) -> float:
     return 1e3 * statistics.median(times[way][columns])
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--members", type=int, default=4)
-    parser.add_argument("--columns", type=int, nargs="+", default=[1000, 47_028])
-    parser.add_argument("--rounds", type=int, default=600)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--kinds", nargs="+", default=["cocoa", "batch gradient"])
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--docs", type=Path, help="write the table of docs/figures/round.json here")
-    options = parser.parse_args()
+def main(
+    *,
+    members: int = 4,
+    columns: Sequence[int] = (1000, 47_028),
+    rounds: int = 600,
+    turns: int = 3,
+    kinds: Sequence[str] = ("cocoa", "batch gradient"),
+    profile: bool = False,
+    docs: Path | None = None,
+) -> None:
+    """Measure, print and write; with ``--docs`` docs/figures/round.json."""
     harness.one_thread()
     configure_dask(dashboard=False)
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    harness.head("job", "columns", "exchanges", "ms", "min", "driver, member, client us", "bare ms")
+    harness.head(
+        "job", "columns", "exchanges", "ms", "min", "driver, member, client us", "bare ms", keys=2
+    )
     rows: list[list[Any]] = []
-    for columns in options.columns:
+    for width in columns:
         ways: dict[str, Any] = {}
-        with em.LocalCluster(options.members, threads=1) as cluster, Client(cluster) as client:
-            for kind in options.kinds:
-                job = job_of(kind, options.members, columns, options.rounds)
-                short = job_of(kind, options.members, columns, WARM_UP)
-                ways[kind] = lambda job=job, short=short: run_job(
-                    client, job, short, options.profile
-                )
-            if not options.profile:
-                ways["bare"] = lambda columns=columns: bare_ms(options.members, columns)
-            figures = harness.interleaved(ways, 1 if options.profile else options.turns)
+        with em.LocalCluster(members, threads=1) as cluster, Client(cluster) as client:
+            for kind in kinds:
+                job = job_of(kind, members, width, rounds)
+                short = job_of(kind, members, width, WARM_UP)
+                ways[kind] = lambda job=job, short=short: run_job(client, job, short, profile)
+            if not profile:
+                ways["bare"] = lambda width=width: bare_ms(members, width)
+            figures = harness.interleaved(ways, 1 if profile else turns)
         base = statistics.median(figures.pop("bare", [float("nan")]))
         for kind, runs in figures.items():
             middle = {k: statistics.median(run[k] for run in runs) for k in runs[0]}
             whole, exchange = middle["ms"], middle["exchanges"]
             figures_us = [round(middle[whose]) for whose in ("driver", "member", "client")]
             cells = (exchange, whole, base, whole / base)
-            rows.append([kind, columns, *(round(cell, 3) for cell in cells), *figures_us])
+            rows.append([kind, width, *(round(cell, 3) for cell in cells), *figures_us])
             harness.row(
                 kind,
-                columns,
+                width,
                 f"{middle['exchanges']:.2f}",
                 f"{middle['ms']:.3f} ({middle['ms'] / base:.2f})",
                 f"{middle['min']:.3f}",
                 ", ".join(str(us) for us in figures_us),
                 f"{base:.3f}",
             )
-    if options.docs and not options.profile:
-        write_docs(options, rows)
+    if docs and not profile:
+        write_docs(docs, members, rows)
 
 
-def write_docs(options: Any, rows: list[list[Any]]) -> None:
+def write_docs(path: Path, members: int, rows: list[list[Any]]) -> None:
     """Write the figures as a table of the documentation."""
     harness.write_docs(
-        options.docs,
+        path,
         order=41,
         title="A job's round against its exchange",
-        command="python tests/bench/round.py --docs docs/figures/round.json",
-        text=f"{options.members} members on one host, with one example each. *ms in a job*: "
+        command="python -m tests.bench round --docs docs/figures/round.json",
+        text=f"{members} members on one host, with one example each. *ms in a job*: "
         "milliseconds of an exchange within a job, which is a round's time divided by its "
         "exchanges. *bare ms*: the same vectors, exchanged without a job. The two were measured "
         "alternately; medians. *driver*, *member*, *client*: processor time of each process in a "
@@ -197,7 +195,3 @@ def write_docs(options: Any, rows: list[list[Any]]) -> None:
         ],
         rows=rows,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,16 +1,16 @@
 """Time the simulator with thousands of members that leave and return, without data and solvers.
 
-    python tests/bench/simulator_scale.py [--members 10000] [--rounds 100] [--probes 0]
+    python -m tests.bench simulator_scale [--members 10000] [--rounds 100] [--probes 0]
         [--topology tree] [--moments 10] [--share 0.005] [--rate 0] [--undisturbed]
-        [--against OTHER_CHECKOUT] [--json FILE]
+        [--json FILE]
 
 The members of the trace are lost in groups, spread over the run, and return some rounds later;
 with ``--rate`` others are pre-empted at random, with ``--undisturbed`` none is lost. One line a
 run: members, rounds, losses, returns, chunks moved, events, processor seconds (the machine may be
 busy), of which milliseconds of the driver machine in a round (the median, and the most of any after
 the first), the peak of memory, and the digest of the story.
-With ``--against`` the same record is also run with the elasticml of another checkout, and the
-stories must be equal.
+``python -m tests.bench --against CHECKOUT simulator_scale`` compares two checkouts: the word
+``story`` must be equal.
 """
 
 from __future__ import annotations
@@ -20,23 +20,19 @@ import gc
 import hashlib
 import itertools
 import json
-import os
 import random
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
-
-# As a script's neighbour, not as tests.bench: with --against PYTHONPATH is another checkout.
-import harness
+from typing import Any, Literal
 
 from elasticml.control.driver import Driver
 from elasticml.protocol.events import RoundFinished
 from elasticml.sim.simulation import Simulation
+from tests.bench import harness
 
 #: Approximate seconds of a round with 1000 examples per member.
 ROUND_S = 0.6
@@ -143,51 +139,29 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def other(job: dict[str, Any], checkout: Path) -> dict[str, Any]:
-    """Run a job with another checkout's elasticml."""
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(job, file)
-        file.flush()
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__)), "--record", file.name],
-            env={**os.environ, "PYTHONPATH": str(checkout)},
-            check=True,
-            stdout=subprocess.PIPE,
-        )
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
+def main(
+    *,
+    members: int = 10_000,
+    rounds: int = 100,
+    probes: int = 0,
+    topology: Literal["tree", "star"] = "tree",
+    fan_out: int = 2,
+    moments: int = 10,
+    share: float = 0.005,
+    rate: float = 0.0,
+    undisturbed: bool = False,
+    json: Path | None = None,
+) -> None:
+    """Run the job and print its figures.
 
-
-def main() -> None:
-    """Read the options and run the job."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--members", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--probes", type=int, default=0, help="small exchanges after each gradient")
-    parser.add_argument("--topology", default="tree", choices=("tree", "star"))
-    parser.add_argument("--fan-out", type=int, default=2)
-    parser.add_argument("--moments", type=int, default=10, help="times at which members are lost")
-    parser.add_argument("--share", type=float, default=0.005, help="of all members, each time")
-    parser.add_argument("--rate", type=float, default=0.0, help="pre-emptions a second, by chance")
-    parser.add_argument("--undisturbed", action="store_true", help="no member is lost")
-    parser.add_argument("--against", type=Path, help="another checkout to run the same with")
-    parser.add_argument("--record", type=Path, help="run the record in this JSON file")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    args = parser.parse_args()
-    if args.record:
-        harness.report(run(json.loads(args.record.read_text())))
-        return
+    ``probes``: small exchanges after each gradient; ``moments``: times at which members are lost,
+    ``share`` of all each time; ``rate``: pre-emptions a second, by chance.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        job = record(args, Path(folder) / "trace.csv")
-        figures = {"now": run(job)}
-        harness.report(figures["now"])
-        if args.against:
-            figures["before"] = other(job, args.against)
-            harness.report(figures["before"])
-            assert figures["before"]["story"] == figures["now"]["story"], "the stories differ"
-    if args.json:
-        harness.report(figures, args.json)
-
-
-if __name__ == "__main__":
-    main()
+        args = argparse.Namespace(
+            **{k: v for k, v in locals().items() if k not in ("folder", "json")}
+        )
+        figures = run(record(args, Path(folder) / "trace.csv"))
+    harness.report(figures)
+    if json:
+        harness.report(figures, json)

@@ -151,7 +151,13 @@ def test_the_bench_stores_finished_runs_under_all_that_they_depend_on(
         "repeats": 1,
         "l1": 0.1,
     }
-    options |= {"intercept": False, "cpu": False, "json": None, "cores": None}
+    options |= {
+        "targets": [1e-3, 1e-5],
+        "intercept": False,
+        "cpu": False,
+        "json": None,
+        "cores": None,
+    }
 
     def again(**other: Any) -> list[str]:
         made.clear()

@@ -21,7 +21,8 @@ from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.readers.convert import convert
 from elasticml.data.readers.converted import read_converted
 from elasticml.data.synthetic.sparse import synthetic
-from tests.bench.out_of_core import Passes, forget, load, timed
+from tests.bench.harness import seconds
+from tests.bench.out_of_core import Passes, forget, load
 
 #: Memory for data besides the process's other memory, as shares of all bytes of data.
 SHARES = (0.125, 0.25, 0.5)
@@ -110,7 +111,7 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
     store, facts = load(source, 8 * total)
     inside = Passes(facts, store.own(store.ids()), 1)
     # Later passes skip rows: the same pass is compared.
-    compute_s = [timed(inside.step) for _ in range(EPOCHS)][-1]
+    compute_s = [seconds(inside.step) for _ in range(EPOCHS)][-1]
     del inside
     store.close()
     # A limit is the whole process's: its other memory is added to the data's share.
@@ -122,16 +123,16 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
         raise RuntimeError(f"{total} bytes fit into {limit}: nothing streams; take more rows")
     batches = out_of_core.batches(chunks)
     prepare()
-    read_s = timed(lambda: list(out_of_core.stages(batches, lambda number: number)))
+    read_s = seconds(lambda: list(out_of_core.stages(batches, lambda number: number)))
     bucket = bucket_for(sum(c.n_stored for c in chunks))
     orders = [np.arange(-(-sum(c.n_rows for c in batch) // bucket)) for batch in batches]
-    permute_s = timed(lambda: [sdca_kernels.shuffle_xorshift(order, 7) for order in orders])
+    permute_s = seconds(lambda: [sdca_kernels.shuffle_xorshift(order, 7) for order in orders])
     passes, epochs = Passes(facts, chunks, 1), []
     before = 0
     for _ in range(EPOCHS):
         prepare()
         before = out_of_core.streamed_bytes
-        epochs.append(timed(passes.step))
+        epochs.append(seconds(passes.step))
     streamed = (out_of_core.streamed_bytes - before) / total
     store.close()
     return {

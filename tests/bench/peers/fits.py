@@ -113,6 +113,25 @@ def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
     return timed(models, X, data.labels, are_iterations=False)
 
 
+def cocoa(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run passes of CoCoA's local solver, each with a line search: a member alone."""
+    from tests.bench.peers.cocoa_passes import LOSSES, CocoaPasses
+
+    if problem.model not in LOSSES or problem.intercept:
+        raise LookupError(problem.model)
+    clock = CLOCKS[os.environ.get("ELASTICML_BENCH_CLOCK", "elapsed")]
+    passes = CocoaPasses(data, problem.model, problem.l2, threads)
+
+    def fit(number: int) -> tuple[float, F64]:
+        passes.reset()
+        began = clock()
+        for _ in range(EFFORTS[number]):
+            passes.step()
+        return clock() - began, passes.v
+
+    return Fits(fit, len(EFFORTS))
+
+
 def snapml(data: Data, problem: Problem, threads: int) -> Fits:
     """Run Snap ML, whose regulariser is not divided by n."""
     import snapml as snap
@@ -174,16 +193,32 @@ def _liblinear(data: Data, problem: Problem, dual: bool) -> Fits:
     return timed(models, data.X.astype(np.float64), data.labels)
 
 
-def newton_cg(data: Data, problem: Problem, threads: int) -> Fits:
-    """Run scikit-learn's Newton steps with conjugate gradients."""
-    from sklearn.linear_model import LogisticRegression
+def scikit_learn(
+    solver: str,
+    tol: float = 1e-14,
+    ridge: Sequence[dict[str, Any]] = (),
+    columns_max: float = math.inf,
+) -> Callable[[Data, Problem, int], Fits]:
+    """Return a solver of scikit-learn's logistic regression, and of ridge with these settings."""
 
-    if problem.model != "logistic":
-        raise LookupError(problem.model)
-    common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "solver": "newton-cg"}
-    common["fit_intercept"] = problem.intercept
-    models = [LogisticRegression(max_iter=k, tol=1e-14, **common) for k in EFFORTS]
-    return timed(models, data.X.astype(np.float64), data.labels)
+    def peer(data: Data, problem: Problem, threads: int) -> Fits:
+        from sklearn.linear_model import LogisticRegression, Ridge
+
+        if data.d > columns_max:
+            raise LookupError(f"a Hessian of {data.d} columns")
+        if problem.model == "logistic":
+            common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "solver": solver}
+            common |= {"fit_intercept": problem.intercept, "tol": tol}
+            models = [LogisticRegression(max_iter=k, **common) for k in EFFORTS]
+        elif problem.model == "ridge" and ridge:
+            common = {"alpha": problem.l2 * data.n, "fit_intercept": False}
+            models = [Ridge(**common, **settings) for settings in ridge]
+        else:
+            raise LookupError(problem.model)
+        are_iterations = problem.model == "logistic" or "max_iter" in ridge[0]
+        return timed(models, data.X.astype(np.float64), data.labels, are_iterations)
+
+    return peer
 
 
 def skglm(data: Data, problem: Problem, threads: int) -> Fits:
@@ -213,58 +248,6 @@ def celer(data: Data, problem: Problem, threads: int) -> Fits:
     C = 1.0 / (problem.l1 * data.n)
     models = [peer.LogisticRegression(C=C, fit_intercept=False, tol=tol) for tol in TOLERANCES]
     return timed(models, data.X.astype(np.float64).tocsc(), data.labels, are_iterations=False)
-
-
-def saga(data: Data, problem: Problem, threads: int) -> Fits:
-    """Run scikit-learn's SAGA."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    if problem.model == "logistic":
-        common: dict[str, Any] = {"solver": "saga", "C": 1.0 / (problem.l2 * data.n)}
-        common["fit_intercept"] = problem.intercept
-        models = [LogisticRegression(max_iter=k, tol=1e-30, **common) for k in EFFORTS]
-    elif problem.model == "ridge":
-        common = {"solver": "saga", "alpha": problem.l2 * data.n, "fit_intercept": False}
-        models = [Ridge(max_iter=k, tol=1e-30, **common) for k in EFFORTS]
-    else:
-        raise LookupError(problem.model)
-    return timed(models, data.X.astype(np.float64), data.labels)
-
-
-def lbfgs(data: Data, problem: Problem, threads: int) -> Fits:
-    """Run scikit-learn's L-BFGS, and its conjugate gradients for ridge."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    X = data.X.astype(np.float64)
-    if problem.model == "logistic":
-        common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n)}
-        common["fit_intercept"] = problem.intercept
-        models = [LogisticRegression(max_iter=k, tol=1e-14, **common) for k in EFFORTS]
-    elif problem.model == "ridge":
-        common = {"alpha": problem.l2 * data.n, "fit_intercept": False, "solver": "sparse_cg"}
-        models = [Ridge(tol=tol, **common) for tol in TOLERANCES]
-    else:
-        raise LookupError(problem.model)
-    return timed(models, X, data.labels, are_iterations=problem.model == "logistic")
-
-
-def cholesky(data: Data, problem: Problem, threads: int) -> Fits:
-    """Run scikit-learn's Newton steps with a factored Hessian, and ridge's normal equations."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    if data.d > _HESSIAN_MAX:
-        raise LookupError(f"a Hessian of {data.d} columns")
-    models: list[Any]
-    if problem.model == "logistic":
-        common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "solver": "newton-cholesky"}
-        common["fit_intercept"] = problem.intercept
-        models = [LogisticRegression(max_iter=k, tol=1e-14, **common) for k in EFFORTS]
-    elif problem.model == "ridge":
-        common = {"alpha": problem.l2 * data.n, "fit_intercept": False, "solver": "cholesky"}
-        models = [Ridge(**common)]
-    else:
-        raise LookupError(problem.model)
-    return timed(models, data.X.astype(np.float64), data.labels)
 
 
 def coordinate_descent(data: Data, problem: Problem, threads: int) -> Fits:
@@ -431,15 +414,20 @@ def _frame(session: Any, data: Data, y: F64) -> Any:
 
 PEERS: dict[str, Callable[[Data, Problem, int], Fits]] = {
     "elasticml": elasticml,
+    "cocoa": cocoa,
     "snapml": snapml,
     "liblinear": liblinear,
     "liblinear-primal": liblinear_primal,
-    "newton-cg": newton_cg,
+    "newton-cg": scikit_learn("newton-cg"),
     "skglm": skglm,
     "celer": celer,
-    "saga": saga,
-    "lbfgs": lbfgs,
-    "cholesky": cholesky,
+    "saga": scikit_learn(
+        "saga", 1e-30, [{"solver": "saga", "max_iter": k, "tol": 1e-30} for k in EFFORTS]
+    ),
+    "lbfgs": scikit_learn("lbfgs", ridge=[{"solver": "sparse_cg", "tol": t} for t in TOLERANCES]),
+    "cholesky": scikit_learn(
+        "newton-cholesky", ridge=[{"solver": "cholesky"}], columns_max=_HESSIAN_MAX
+    ),
     "cd": coordinate_descent,
     "vw": vowpal_wabbit,
     "dask-ml": dask_ml,

@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tests.bench.peers import goodput_run
 from tests.bench.peers.goodput_run import COLUMNS, GROUP_ROWS, L2, ROWS, WORKERS, Run, kill_tree
 

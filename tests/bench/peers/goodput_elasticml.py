@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tests.bench.peers import goodput_run
 from tests.bench.peers.goodput_run import (
     BATCH,
@@ -37,8 +35,6 @@ from tests.bench.peers.goodput_run import (
     Run,
     kill_tree,
 )
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def counting_cnn() -> Any:
@@ -220,7 +216,7 @@ def start_attempt(run: Run) -> subprocess.Popen[bytes]:
     """Start a process that runs or resumes the job, with a cluster of its own."""
     with (run.folder / "attempts.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:]],
+            [sys.executable, "-m", __spec__.name, *sys.argv[1:]],
             env={**os.environ, "GOODPUT_ATTEMPT": "1"},
             stdout=log,
             stderr=log,
@@ -236,8 +232,6 @@ def main() -> None:
         absent=("auto", "reload"),
     )
     os.environ["GOODPUT_FOLDER"] = str(run.folder)
-    # Workers import the module from here.
-    os.environ["PYTHONPATH"] = str(ROOT)
     if "GOODPUT_ATTEMPT" in os.environ:
         attempt(run)
     elif run.arguments.way == "restart":

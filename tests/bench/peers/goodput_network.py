@@ -8,7 +8,6 @@ the model.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from elasticml.algorithms.local_sgd.module_factory import cnn
 from tests.bench.peers import goodput_run

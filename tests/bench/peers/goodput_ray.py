@@ -17,8 +17,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tests.bench.peers.goodput_run import SNAPSHOT_STEPS, WORKERS, Run, kill_tree
 
 ROOT = Path(__file__).resolve().parents[3]

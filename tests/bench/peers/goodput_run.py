@@ -1,4 +1,4 @@
-"""What every run of ``tests/bench/goodput.py`` shares: the data, the trace of faults, and the logs.
+"""What every run of the bench ``goodput`` shares: the data, the trace of faults, and the logs.
 
 A run is a folder with append-only logs. Its clock starts with the first line of ``progress.jsonl``;
 before that come imports, reading and compiling.
@@ -23,6 +23,7 @@ import json
 import os
 import random
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -261,3 +262,7 @@ def kill_tree(pids: Iterable[int]) -> None:
                 do(process)
             except psutil.NoSuchProcess:
                 continue
+
+
+if __name__ == "__main__":
+    write_data(*map(Path, sys.argv[1:]))

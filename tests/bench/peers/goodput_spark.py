@@ -20,8 +20,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tests.bench.peers.goodput_run import COLUMNS, L2, ROWS, WORKERS, Run, kill_tree
 
 _LOG4J = """

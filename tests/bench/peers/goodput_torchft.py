@@ -25,8 +25,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tests.bench.peers import goodput_run
 from tests.bench.peers.goodput_run import (
     BATCH,
@@ -135,7 +133,7 @@ def main() -> None:
         for place in places:
             with (run.folder / f"replica-{place}.log").open("ab") as log:
                 replicas[place] = subprocess.Popen(
-                    [sys.executable, __file__],
+                    [sys.executable, "-m", __spec__.name],
                     env={**environment, "GOODPUT_REPLICA": str(place)},
                     stdout=log,
                     stderr=log,

@@ -15,8 +15,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tests.bench.peers.goodput_run import SNAPSHOT_STEPS, WORKERS, Run, kill_tree
 
 

@@ -54,7 +54,19 @@ class Scene:
         board = PreemptionBoard()
         board.subscribe(self.posted.append)
         scheduler: Any = self.scheduler
-        self.retirements = Retirements(scheduler, board, lambda: [self.state])
+        self.looks = 0
+        self.retirements = Retirements(scheduler, board, self.states)
+
+    def states(self) -> list[JobState]:
+        self.looks += 1
+        return [self.state]
+
+    async def looked(self) -> None:
+        """Wait until the retirement has looked at the jobs again, and found them unchanged."""
+        until = self.looks + 3
+        async with asyncio.timeout(60.0):
+            while self.looks < until:
+                await asyncio.sleep(0)
 
     def leave(self, slot: int) -> None:
         record = self.state.membership.at(f"tcp://w{slot}")
@@ -72,11 +84,6 @@ class Scene:
         ]
 
 
-async def turns() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0.03)
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -88,7 +95,7 @@ async def turns() -> None:
 async def test_workers_are_retired_when_the_jobs_have_left_them(call: dict[str, Any]) -> None:
     scene = Scene(3, 2)
     task = scene.retire(**call, close_workers=True)
-    await turns()
+    await scene.looked()
     (mark,) = scene.posted
     assert isinstance(mark, ContainerMarked)
     assert (mark.address, mark.grace_s, mark.reason, mark.negotiable, mark.cause) == (
@@ -143,9 +150,9 @@ async def test_marks_of_workers_that_dask_cannot_retire_are_lifted_by_the_last_c
     scene = Scene(3, 2)
     scene.scheduler.pinned = {"tcp://w0"}
     first, second = scene.retire(workers=["tcp://w0"]), scene.retire(names=[0])
-    await turns()
+    await scene.looked()
     first.cancel()
-    await turns()
+    await scene.looked()
     assert scene.marks() == [("ContainerMarked", "tcp://w0")]
     scene.leave(0)
     assert await second == {}

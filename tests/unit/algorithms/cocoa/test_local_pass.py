@@ -60,15 +60,16 @@ def test_row_contributions_sum_to_the_gap(loss: str) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_pass_estimates_the_gap_at_its_start(loss: str, threads: int) -> None:
     p = problem("csr", loss)
-    solver, v = p.solver(), np.zeros(p.X.shape[1])
+    solver, v, ratios = p.solver(), np.zeros(p.X.shape[1]), []
     for serial in range(12):
         met = p.primal(v) - p.dual()
         update = p.run(solver, v, serial, parallel=SerialExecutor(threads))
         v = v + update.dv
-        report = update.gap / p.s.sum()
-        # On average, rows are visited half a pass after its start; the first pass differs from all
-        # others.
-        assert serial == 0 or 0.02 * met <= report <= 2.0 * met
+        ratios.append(update.gap / p.s.sum() / met)
+    # Rows are visited while the gap closes, each after half a pass on average, and their dual
+    # variables change meanwhile; the first pass differs from all others.
+    assert 1 / 3 <= min(ratios[1:]) <= max(ratios[1:]) <= 2.0
+    assert 0.5 <= np.mean(ratios[1:]) <= 1.4
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

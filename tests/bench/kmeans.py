@@ -1,6 +1,6 @@
 """K-Means against scikit-learn: curves of inertia over seconds in one process, by threads.
 
-    python tests/bench/kmeans_speed.py [--data words ...] [--threads 1 2] [--seeds 5] [--json FILE]
+    python -m tests.bench kmeans [--data words ...] [--threads 1 2] [--seeds 5] [--json FILE]
 
 Every setting is a point of its estimator's curve: medians over seeds of the seconds of ``fit``,
 labels included, and of the inertia over all rows. All settings take turns. The second table has the
@@ -11,14 +11,10 @@ low, to those of each peer. Limit OpenMP and linear algebra with ``OMP_NUM_THREA
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from sklearn.cluster import KMeans as Lloyd
 from sklearn.cluster import MiniBatchKMeans
 from threadpoolctl import threadpool_limits
@@ -84,38 +80,26 @@ def measure(name, seeds, n_threads):
     return rows
 
 
-COLUMNS = [
-    "set",
-    "k",
-    "threads",
-    "estimator, setting",
-    "seconds",
-    "inertia",
-    "default / peer",
-    "first as low / peer",
-]
+COLUMNS = (
+    *("set", "k", "threads", "estimator, setting"),
+    *("seconds", "inertia", "default / peer", "first as low / peer"),
+)
 
 
-def main():
+def main(
+    *,
+    seeds: int = 5,
+    data: Sequence[str] = tuple(SETS),
+    threads: Sequence[int] = (1, 2),
+    json: Path | None = None,
+):
     """Print all tables."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--data", nargs="*", default=list(SETS))
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
     rows = []
-    print(" | ".join(COLUMNS))
-    print("|".join("---" for _ in COLUMNS))
-    for name in options.data:
-        for n_threads in options.threads:
-            new = measure(name, options.seeds, n_threads)
-            rows += new
-            for row in new:
-                print(" | ".join(map(str, row)), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"columns": COLUMNS, "rows": rows}, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    harness.head(*COLUMNS, keys=4)
+    for name in data:
+        for n_threads in threads:
+            for row in measure(name, seeds, n_threads):
+                harness.row(*row)
+                rows.append(row)
+    if json:
+        harness.report({"columns": COLUMNS, "rows": rows}, json)
