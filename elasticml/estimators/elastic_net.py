@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +13,8 @@ from sklearn.utils._param_validation import Interval
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+from elasticml.algorithms.linear.screening import SparseFit
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import choose_client, stored_values
 from elasticml.estimators.base import (
@@ -149,7 +151,7 @@ class ElasticNet(LinearRegressor):
         self.coef_ = np.stack([fitted.w for fitted, _ in fits])
         self.intercept_ = np.array([intercept for _, intercept in fits])
         self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in fits])
-        self.n_iter_: Any = [fitted.sweeps for fitted, _ in fits]
+        self.n_iter_: Any = [fitted.steps for fitted, _ in fits]
         if len(fits) == 1:
             self.coef_, self.n_iter_ = self.coef_[0], self.n_iter_[0]
             self.dual_gap_ = float(self.dual_gap_[0])
@@ -163,7 +165,7 @@ class ElasticNet(LinearRegressor):
         (start,) = self._starts(np.empty(0), rows.n_columns)
         fitted, self.intercept_ = self._as_job(rows.columns(targets), spread, start, rows.client)
         self.solver_path_ = "job"
-        self.coef_, self.dual_gap_, self.n_iter_ = fitted.w, fitted.gap, fitted.sweeps
+        self.coef_, self.dual_gap_, self.n_iter_ = fitted.w, fitted.gap, fitted.steps
 
     def _starts(self, targets: F64, d: int) -> list[F64 | None]:
         """Return the initial coefficients, one array per target."""
@@ -176,7 +178,7 @@ class ElasticNet(LinearRegressor):
 
     def _fit_one(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None
-    ) -> tuple[ElasticNetFit, float]:
+    ) -> tuple[SparseFit, float]:
         matrix = ColumnMatrix(X, y, weights, centred=self.fit_intercept)
         solver = ElasticNetSolver(matrix, start, by_products=takes_products(matrix, 1))
         a1, a2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
@@ -186,18 +188,12 @@ class ElasticNet(LinearRegressor):
         if self.alpha == 0.0:
             warn_without_penalty(fitted.gap / matrix.total, tolerance / matrix.total)
         else:
-            warn_of_gap(fitted.gap / matrix.total, tolerance / matrix.total, fitted.sweeps)
-        mean = ElasticNetFit(
-            w=fitted.w,
-            gap=fitted.gap / matrix.total,
-            sweeps=fitted.sweeps,
-            screened=fitted.screened,
-        )
-        return mean, matrix.intercept(fitted.w)
+            warn_of_gap(fitted.gap / matrix.total, tolerance / matrix.total, fitted.steps)
+        return replace(fitted, gap=fitted.gap / matrix.total), matrix.intercept(fitted.w)
 
     def _fit_sent(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None, client: Any
-    ) -> tuple[ElasticNetFit, float]:
+    ) -> tuple[SparseFit, float]:
         """Fit as a job on rows that are sent with it."""
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.data.readers.arrays import from_arrays
@@ -208,7 +204,7 @@ class ElasticNet(LinearRegressor):
 
     def _as_job(
         self, data: Source, spread: float, start: F64 | None, client: Any
-    ) -> tuple[ElasticNetFit, float]:
+    ) -> tuple[SparseFit, float]:
         from elasticml.estimators.job_backend import fit_columns_as_job
         from elasticml.specification.algorithms import PrimalCoCoA
 
@@ -228,7 +224,7 @@ class ElasticNet(LinearRegressor):
         )
         if not fit.converged:
             warn_of_gap(fit.gap, tolerance, fit.rounds)
-        fitted = ElasticNetFit(w=fit.w, gap=fit.gap, sweeps=fit.rounds, screened=0)
+        fitted = SparseFit(w=fit.w, gap=fit.gap, steps=fit.rounds)
         return fitted, fit.intercept
 
     @property

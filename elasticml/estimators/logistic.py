@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -17,6 +17,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
+from elasticml.algorithms.linear.screening import SparseFit
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
@@ -141,19 +142,6 @@ def fit(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseFit:
-    """A model with its duality gap, in units of the sum of losses plus penalty."""
-
-    #: (n_models, d)
-    W: F64
-    #: (n_models,)
-    b: F64
-    gap: float
-    steps: int
-    converged: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SparseGoal:
     """What an L1-penalised fit minimises, and when it stops."""
 
@@ -200,13 +188,7 @@ def fit_binary(
     if start is not None:
         solver.begin(*start)
     fit = solver.solve(goal.penalty, goal.gap, goal.steps)
-    return SparseFit(
-        W=fit.w[None],
-        b=np.array([fit.b]),
-        gap=fit.gap,
-        steps=fit.steps,
-        converged=fit.converged,
-    )
+    return replace(fit, w=fit.w[None], b=np.array([fit.b]))
 
 
 def fit_softmax(
@@ -229,8 +211,7 @@ def fit_softmax(
     solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=goal.intercept)
     if start is not None:
         solver.begin(*start)
-    fit = solver.solve(goal.penalty, goal.gap, goal.steps)
-    return SparseFit(W=fit.W, b=fit.b, gap=fit.gap, steps=fit.turns, converged=fit.converged)
+    return solver.solve(goal.penalty, goal.gap, goal.steps)
 
 
 class LogisticRegression(LinearClassifier):
@@ -575,7 +556,7 @@ class LogisticRegression(LinearClassifier):
 
     def _keep_sparse(self, fit: SparseFit, goal: SparseGoal, total: float) -> None:
         self.method_ = "columns"
-        self.coef_, self.intercept_ = fit.W, fit.b
+        self.coef_, self.intercept_ = fit.w, fit.b
         self.dual_gap_ = self.C * fit.gap
         self.n_iter_ = np.array([fit.steps], np.int32)
         if not fit.converged:
@@ -624,7 +605,7 @@ class LogisticRegression(LinearClassifier):
             rounds=self.max_iter,
         )
         return SparseFit(
-            W=fit.w[None],
+            w=fit.w[None],
             b=np.array([fit.intercept]),
             gap=fit.gap * total,
             steps=fit.rounds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Final
 
@@ -13,7 +14,8 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.elastic_net import ElasticNetFit, ElasticNetSolver
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+from elasticml.algorithms.linear.screening import SparseFit
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import n_threads
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
@@ -96,7 +98,7 @@ def enet_path(
         grid = _given(alphas, "alphas", np.inf)[::-1]
     fits = path_on(matrix, grid, l1_ratio, positive, tol, max_iter)
     for fit in fits:
-        warn_of_gap(fit.gap, tol * matrix.yy / matrix.total, fit.sweeps)
+        warn_of_gap(fit.gap, tol * matrix.yy / matrix.total, fit.steps)
     return grid, np.stack([fit.w for fit in fits], axis=1), np.array([fit.gap for fit in fits])
 
 
@@ -174,15 +176,14 @@ def path_on(
     positive: bool,
     tol: float,
     max_iter: int,
-) -> list[ElasticNetFit]:
+) -> list[SparseFit]:
     """Solve for descending penalties, each from the previous model; gaps are those of the mean."""
     solver = ElasticNetSolver(matrix, by_products=takes_products(matrix, len(alphas)))
     fits = []
     for alpha in alphas * matrix.total:
         penalty = Penalty(a1=alpha * l1_ratio, a2=alpha * (1.0 - l1_ratio), positive=positive)
         fit = solver.solve(penalty, tol * matrix.yy, max_iter)
-        gap = fit.gap / matrix.total
-        fits.append(ElasticNetFit(w=fit.w, gap=gap, sweeps=fit.sweeps, screened=fit.screened))
+        fits.append(replace(fit, gap=fit.gap / matrix.total))
     return fits
 
 

@@ -253,7 +253,7 @@ class Ridge(LinearRegressor):
         if self.positive:
             solver = ElasticNetSolver(matrix)
             fitted = solver.solve(penalty, self.tol * matrix.yy, self.max_iter or 10_000)
-            w, sweeps = fitted.w, fitted.sweeps
+            w, sweeps = fitted.w, fitted.steps
         else:
             w = _solved(matrix, alpha)
         gap = _gap(matrix, w, penalty)

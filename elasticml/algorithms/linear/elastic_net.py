@@ -18,30 +18,17 @@ from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, ModelSums, Penalty
 from elasticml.algorithms.linear.gram_descent import descend
-from elasticml.algorithms.linear.screening import nearest, screen
+from elasticml.algorithms.linear.screening import SparseFit, nearest, screen
 from elasticml.arrays import F64, I64
 
 #: Size of the first working set; later ones have twice as many columns as the model.
 FIRST: Final = 50
 #: Accuracy of a working set's problem, as a share of the gap over all columns.
 INNER: Final = 0.1
-#: Maximum number of columns in the Gram matrix: 18 MiB.
+#: Maximum number of columns in the Gram matrix: 18 MiB. Larger working sets sweep over residuals.
 PRODUCTS_MAX: Final = 1500
 #: Sweeps over residuals between two evaluations of a large working set's gap.
 SWEEPS: Final = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticNetFit:
-    """A model with its duality gap."""
-
-    #: (d,)
-    w: F64
-    gap: float
-    #: Sweeps over working sets.
-    sweeps: int
-    #: Columns eliminated by gap-safe screening.
-    screened: int
 
 
 @dataclass(slots=True)
@@ -49,7 +36,6 @@ class _Products:
     """A cache of the Gram matrix of columns that have been in working sets."""
 
     matrix: ColumnMatrix
-    most: int
     features: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     G: F64 = field(default_factory=lambda: np.zeros((0, 0)))
     _places: I64 = field(init=False)
@@ -61,8 +47,8 @@ class _Products:
         """Return ``X.T @ X`` for some features; None if they are too many."""
         new = features[self._places[features] < 0]
         if new.size:
-            if self.features.size + new.size > self.most:
-                if features.size > self.most:
+            if self.features.size + new.size > PRODUCTS_MAX:
+                if features.size > PRODUCTS_MAX:
                     return None
                 # Evict the columns of earlier working sets.
                 self._places[self.features] = -1
@@ -94,8 +80,6 @@ class ElasticNetSolver:
         Initial coefficients.
     by_products : bool
         Compute the Gram matrix of all columns at once; then no more passes over rows are needed.
-    products_max : int
-        Maximum number of columns in the Gram matrix; larger working sets sweep over residuals.
     """
 
     def __init__(
@@ -104,11 +88,10 @@ class ElasticNetSolver:
         w: F64 | None = None,
         *,
         by_products: bool = False,
-        products_max: int = PRODUCTS_MAX,
     ) -> None:
         self._matrix = matrix
         self.w = np.zeros(matrix.d) if w is None else np.array(w, np.float64)
-        self._products = _Products(matrix, products_max)
+        self._products = _Products(matrix)
         self._all = np.arange(matrix.d)
         self._whole = self._products.of(self._all) if by_products else None
         #: ``X.T @ residual`` of all columns; None if it has to be computed.
@@ -125,7 +108,7 @@ class ElasticNetSolver:
             self._residual = matrix.residual(self.w)
             self._slopes = None if self.w.any() else matrix.linear
 
-    def solve(self, penalty: Penalty, gap: float, sweeps: int) -> ElasticNetFit:
+    def solve(self, penalty: Penalty, gap: float, sweeps: int) -> SparseFit:
         """Run at most ``sweeps`` sweeps, until the gap is at most ``gap``."""
         if penalty.positive and self.w.min(initial=0.0) < 0.0:
             # The gap is only defined for a feasible model.
@@ -136,7 +119,7 @@ class ElasticNetSolver:
         matrix = self._matrix
         products = GramProblem(self._whole, matrix.linear, matrix.yy)
         done, reached = descend(products, penalty, gap, sweeps, self.w, self._slopes)
-        return ElasticNetFit(w=self.w.copy(), gap=max(reached, 0.0), sweeps=done, screened=0)
+        return SparseFit(w=self.w.copy(), gap=max(reached, 0.0), steps=done)
 
     def gap(self, penalty: Penalty) -> float:
         """Return the gap of the current model, recomputed from the data."""
@@ -144,7 +127,7 @@ class ElasticNetSolver:
         slopes = self._matrix.correlations(residual)
         return max(self._gap(penalty, self._all, slopes, residual)[0], 0.0)
 
-    def _by_working_sets(self, penalty: Penalty, gap_target: float, sweeps: int) -> ElasticNetFit:
+    def _by_working_sets(self, penalty: Penalty, gap_target: float, sweeps: int) -> SparseFit:
         features, done, size = self._all, 0, 0
         slopes = self._slopes
         if slopes is None:
@@ -170,10 +153,9 @@ class ElasticNetSolver:
                     break  # The remaining gap is rounding, unless it was computed before a drop.
                 size *= 2  # The working set is solved; the gap is due to other columns.
             slopes = self._matrix.correlations(self._residual, features)
-        screened = self._matrix.d - features.size
         # The next penalty starts with all columns.
-        self._slopes = None if screened else slopes
-        return ElasticNetFit(w=self.w.copy(), gap=max(gap, 0.0), sweeps=done, screened=screened)
+        self._slopes = slopes if features.size == self._matrix.d else None
+        return SparseFit(w=self.w.copy(), gap=max(gap, 0.0), steps=done)
 
     def _gap(
         self, penalty: Penalty, features: I64, slopes: F64, r: F64

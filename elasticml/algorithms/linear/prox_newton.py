@@ -18,6 +18,7 @@ Source: Friedman, Hastie and Tibshirani (2010), section 3; Yuan, Ho and Lin (201
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -279,6 +280,43 @@ def _sweep_roughly(gram: GramProblem, penalty: Penalty, gap: float, w: F64, q: F
         if len(values) > 2 and values[-2] - values[-1] <= ROUGH * (values[0] - values[-1]):
             return
         sweep_on_gram(gram, penalty, gap, ROUGH_SWEEPS, w, q)
+
+
+class Taken(NamedTuple):
+    """A step that a line search found."""
+
+    share: float
+    #: The losses there, and by how much the objective falls.
+    loss: float
+    decrease: float
+    #: Whether the predicted decrease was above rounding.
+    is_measurable: bool
+
+
+def line_search(
+    at: Callable[[float], tuple[float, float]], before: float, promised: float
+) -> Taken | None:
+    """Halve a step until the objective falls enough; None if it never does.
+
+    Parameters
+    ----------
+    at : callable
+        Maps a share of the step to the losses and the penalty there.
+    before, promised : float
+        The objective, and the decrease predicted for the whole step.
+    """
+    # This close to the optimum differences of values are rounding: take the full step.
+    is_measurable = promised > HIDDEN * abs(before)
+    if not promised >= -HIDDEN * abs(before):
+        return None  # Uphill or not finite: a step spoilt by rounding.
+    share = 1.0
+    for _ in range(HALVINGS_MAX):
+        loss, cost = at(share)
+        least = before - TAKEN * share * promised + HIDDEN * abs(before)
+        if loss + cost <= least or (not is_measurable and np.isfinite(loss)):
+            return Taken(share, loss, before - loss - cost, is_measurable)
+        share *= 0.5
+    return None
 
 
 class MarginModel:
@@ -543,23 +581,16 @@ class MarginModel:
         old = self.w[working]
         before = self.value + penalty.of(old)
         promised = -float(self.slopes @ along) + penalty.of(old) - penalty.of(old + step)
-        # This close to the optimum differences of values are rounding: take the full step.
-        is_measurable = promised > HIDDEN * abs(before)
-        self.is_measurable = False
-        if not promised >= -HIDDEN * abs(before):
-            return  # Uphill or not finite: a step spoilt by rounding.
-        slopes, share = np.empty(self.z.size), 1.0
-        for _ in range(HALVINGS_MAX):
-            new = old + share * step
-            value = self._at(self.z + share * along, slopes)
-            least = before - TAKEN * share * promised + HIDDEN * abs(before)
-            is_downhill = value + penalty.of(new) <= least
-            if is_downhill or (not is_measurable and np.isfinite(value)):
-                self.w[working], self.b = new, self.b + share * rise
-                self.z += share * along
-                decrease = before - value - penalty.of(new)
-                self.pace, self.decrease = decrease / max(self.decrease, TINY), decrease
-                self.value, self.slopes = value, slopes
-                self.is_measurable = is_measurable
-                return
-            share *= 0.5
+        slopes = np.empty(self.z.size)
+
+        def at(share: float) -> tuple[float, float]:
+            return self._at(self.z + share * along, slopes), penalty.of(old + share * step)
+
+        taken = line_search(at, before, promised)
+        self.is_measurable = taken is not None and taken.is_measurable
+        if taken is None:
+            return
+        self.w[working], self.b = old + taken.share * step, self.b + taken.share * rise
+        self.z += taken.share * along
+        self.pace, self.decrease = taken.decrease / max(self.decrease, TINY), taken.decrease
+        self.value, self.slopes = taken.loss, slopes

@@ -13,12 +13,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.arrays import F64, I64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseFit:
+    """A model with its certificate."""
+
+    #: (d,), or (n_models, d) with an intercept for each in ``b``.
+    w: F64
+    gap: float
+    #: Newton steps, or sweeps over working sets.
+    steps: int
+    b: Any = 0.0
+    #: The gap is at most the requested one, or rounding of the objective.
+    converged: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ net; on a working set, proximal Newton steps are taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +19,7 @@ from elasticml.algorithms.linear.elastic_net import FIRST, INNER
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.algorithms.linear.prox_newton import GAP_SHARE, NEAR, TINY, WHOLE_SHARE, MarginModel
 from elasticml.algorithms.linear.row_blocks import BorderedRows
-from elasticml.algorithms.linear.screening import Bound, bound_at, nearest, screen
+from elasticml.algorithms.linear.screening import Bound, SparseFit, bound_at, nearest, screen
 from elasticml.arrays import F64, I64
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -37,22 +36,6 @@ SLOW: Final = 3
 #: at most this share of the violations when a step's decrease was below rounding.
 FINER: Final = 0.25
 FINEST: Final = 1e-4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseClassifierFit:
-    """A model with its certificate."""
-
-    #: (d,)
-    w: F64
-    b: float
-    gap: float
-    #: Newton steps.
-    steps: int
-    #: Columns eliminated by gap-safe screening.
-    screened: int
-    #: The gap is at most the requested one, or rounding of the objective.
-    converged: bool
 
 
 class SparseClassifier:
@@ -109,7 +92,7 @@ class SparseClassifier:
         """Set the model, (d,) and intercept."""
         self.model.begin(w, b + float(self._shifts @ w))
 
-    def solve(self, penalty: Penalty, gap: float, steps: int) -> SparseClassifierFit:
+    def solve(self, penalty: Penalty, gap: float, steps: int) -> SparseFit:
         """Take at most ``steps`` Newton steps, until the gap is at most ``gap``."""
         self._check_start(penalty)
         self._goal = gap
@@ -155,12 +138,11 @@ class SparseClassifier:
             done += self._descend(penalty, working, last, target, steps - done)
         # If full steps on all columns no longer help, the remaining gap is rounding.
         rounded = ROUNDED * bound.value if is_stuck else 0.0
-        return SparseClassifierFit(
+        return SparseFit(
             w=self.model.w.copy(),
             b=self.model.b - float(self._shifts @ self.model.w),
             gap=max(bound.gap, 0.0),
             steps=done,
-            screened=self._columns.d - features.size,
             converged=bound.gap <= max(gap, rounded),
         )
 

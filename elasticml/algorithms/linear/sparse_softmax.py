@@ -17,7 +17,6 @@ follows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +29,8 @@ from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, 
 from elasticml.algorithms.linear.elastic_net import FIRST
 from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.newton import ROUNDED
-from elasticml.algorithms.linear.prox_newton import HALVINGS_MAX, HIDDEN, TAKEN
-from elasticml.algorithms.linear.screening import Bound, bound_at, nearest, screen
+from elasticml.algorithms.linear.prox_newton import line_search
+from elasticml.algorithms.linear.screening import Bound, SparseFit, bound_at, nearest, screen
 from elasticml.algorithms.linear.softmax_objective import balanced
 from elasticml.arrays import F64, I64
 
@@ -177,21 +176,16 @@ class SoftmaxModel:
             + penalty.of(self.W.ravel())
             - penalty.of((self.W + step).ravel())
         )
-        # This close to the optimum differences of values are rounding: take the full step.
-        is_measurable = promised > HIDDEN * abs(before)
-        if not promised >= -HIDDEN * abs(before):
-            return False  # Uphill or not finite: a step spoilt by rounding.
-        share = 1.0
-        for _ in range(HALVINGS_MAX):
-            W, z = self.W + share * step, self.z + share * along
-            value = self._at(z)
-            is_downhill = value + penalty.of(W.ravel()) <= before - TAKEN * share * promised
-            if is_downhill or (not is_measurable and np.isfinite(value)):
-                self.W, self.b, self.z = W, self.b + share * rise, z
-                self.value = value
-                return is_measurable
-            share *= 0.5
-        return False
+
+        def at(share: float) -> tuple[float, float]:
+            return self._at(self.z + share * along), penalty.of((self.W + share * step).ravel())
+
+        taken = line_search(at, before, promised)
+        if taken is None:
+            return False
+        self.W, self.b = self.W + taken.share * step, self.b + taken.share * rise
+        self.z, self.value = self.z + taken.share * along, taken.loss
+        return taken.is_measurable
 
 
 def _inverse(corner: F64) -> F64:
@@ -236,23 +230,6 @@ BLOCK_MIN: Final = 20
 BLOCK_MAX: Final = 1500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseSoftmaxFit:
-    """A model with its certificate."""
-
-    #: (classes, d)
-    W: F64
-    #: (classes,)
-    b: F64
-    gap: float
-    #: Iterations, each a Newton step on every block of the working set.
-    turns: int
-    #: Coefficients eliminated by gap-safe screening.
-    screened: int
-    #: The gap is at most the requested one, or rounding of the objective.
-    converged: bool
-
-
 class SparseSoftmax:
     """Solves for a sequence of penalties, each warm-started from the previous model.
 
@@ -288,7 +265,7 @@ class SparseSoftmax:
         """Set the model, (classes, d) and intercepts."""
         self.model.begin(W, b + W @ self._shifts)
 
-    def solve(self, penalty: Penalty, gap: float, turns: int) -> SparseSoftmaxFit:
+    def solve(self, penalty: Penalty, gap: float, turns: int) -> SparseFit:
         """Run at most ``turns`` iterations, until the gap is at most ``gap``."""
         model, done, size = self.model, 0, FIRST
         if not model.value + penalty.of(model.W.ravel()) <= model.value_of_zero():
@@ -319,13 +296,12 @@ class SparseSoftmax:
             done += 1
         rounded = ROUNDED * bound.value if is_stuck else 0.0
         b = model.b - model.W @ self._shifts
-        return SparseSoftmaxFit(
-            W=model.W.copy(),
+        return SparseFit(
+            w=model.W.copy(),
             # A shift common to all classes changes no probability.
             b=b - b.mean(),
             gap=max(bound.gap, 0.0),
-            turns=done,
-            screened=int(alive.size - np.count_nonzero(alive)),
+            steps=done,
             converged=bound.gap <= max(gap, rounded),
         )
 
