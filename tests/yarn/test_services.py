@@ -36,6 +36,7 @@ def client(cluster: em.YarnCluster) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.slow  # in virtual time: tests/sim/test_scheduler_preemption.py
 def test_a_job_lives_through_preemption_and_gets_its_containers_back(
     cluster: em.YarnCluster, client: Client, prod: Any
 ) -> None:
