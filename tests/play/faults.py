@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import stat
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -207,15 +208,14 @@ def network_faults(switch: Switch) -> Mapping[str, Begin]:
     draws: dict[str, Callable[[Fault, list[int]], list[dict[str, Any]]]] = {
         "cut": lambda fault, hosts: [{"group": 1 + k} for k in hosts],
         "split": lambda fault, hosts: [{"group": 1 + hosts[0]}] * len(hosts),
-        "one_way": lambda fault, hosts: [{"deaf_to": frozenset({hosts[-1]})}],
         "lag": lambda fault, hosts: [{"lag_s": fault.amount}] * len(hosts),
         "loss": lambda fault, hosts: [{"loss": fault.amount}] * len(hosts),
         "throttle": lambda fault, hosts: [{"bytes_per_s": fault.amount}] * len(hosts),
     }
 
     def begin(_: World, fault: Fault, workers: Sequence[LocalWorker]) -> Undo:
-        hosts = sorted({host_of(w) for w in workers})
-        changed = list(zip(hosts, draws[fault.kind](fault, hosts), strict=False))
+        hosts = [host_of(worker) for worker in workers]
+        changed = list(zip(hosts, draws[fault.kind](fault, hosts), strict=True))
         for k, values in changed:
             _set(switch.ports[k], values)
 
@@ -225,7 +225,20 @@ def network_faults(switch: Switch) -> Mapping[str, Begin]:
 
         return undo
 
-    return dict.fromkeys(draws, begin)
+    changing = threading.Lock()
+
+    def begin_one_way(_: World, __: Fault, workers: Sequence[LocalWorker]) -> Undo:
+        deaf, silent = (host_of(worker) for worker in workers)
+        port = switch.ports[deaf]
+
+        def change(to: Callable[[frozenset[int], frozenset[int]], frozenset[int]]) -> None:
+            with changing:  # faults of the same port may begin or end at once
+                port.deaf_to = to(port.deaf_to, frozenset({silent}))
+
+        change(frozenset.union)
+        return lambda: change(frozenset.difference)
+
+    return {**dict.fromkeys(draws, begin), "one_way": begin_one_way}
 
 
 def host_of(worker: LocalWorker) -> int:

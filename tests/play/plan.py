@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from elasticml.errors import ConfigError
 from elasticml.protocol.job_record import JobRecord, job_record
 
 #: What a fault does; see :class:`Fault`.
 Kind = Literal[
-    # Everywhere:
+    # Everywhere, the network's on processes in namespaces only:
     "kill",
     "terminate",
     "notice",
@@ -48,6 +48,8 @@ Kind = Literal[
     "node",
     "resource_manager",
 ]
+#: Those that play in virtual time.
+VIRTUAL: Final = get_args(Kind)[: get_args(Kind).index("deaf")]
 #: Faults after which the driver may lose healthy members, since it cannot tell a slow or silent
 #: member from a dead one.
 SILENT: Final = frozenset(

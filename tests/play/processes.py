@@ -212,7 +212,9 @@ class _Play:
     def _begin(self, fault: Fault) -> None:
         """Begin a fault in a thread, which ends it."""
         workers = self.world.workers() if fault.who else []
-        hit = [workers[k] for k in sorted({k % len(workers) for k in fault.who})] if workers else []
+        # In the order of the plan: only one direction of a connection may be hit.
+        slots = dict.fromkeys(k % len(workers) for k in fault.who) if workers else ()
+        hit = [workers[k] for k in slots]
         if fault.who and not hit:
             return  # no worker is left
         if fault.kind == "one_way" and len(hit) < 2:

@@ -18,6 +18,10 @@ fails : pattern
     The job fails, and its error fits this pattern.
 may_fail : pattern
     It may fail with such an error. Any other error is a violation.
+hits : count
+    So many faults have hit the running job, at least.
+losses : count
+    So many members are lost in all.
 one_line : True
     The job's error is elasticml's, in one line.
 leaves_nothing : True
@@ -33,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 from elasticml.errors import ElasticmlError
 from elasticml.story.history import HistoryRow
 from tests.play.problems import least_objective, true_objective
-from tests.play.virtual_rules import SLACK, miscounted, missampled, untrue
+from tests.play.virtual_rules import SLACK, miscounted, missampled, other_losses, untrue
 
 if TYPE_CHECKING:
     from tests.play.processes import Played
@@ -52,6 +56,8 @@ OUTCOMES: Final = {
     "fails": "raw error",
     "may_fail": "raw error",
     "one_line": "raw error",
+    "hits": "wrong",
+    "losses": "wrong",
     "leaves_nothing": "leak",
 }
 
@@ -130,6 +136,15 @@ def _may_fail(played: Played, pattern: str | None) -> Iterator[str]:
         yield f"the job failed: {type(played.error).__name__}: {played.error}"
 
 
+def _hits(played: Played, wanted: int) -> Iterator[str]:
+    if len(played.hits) < wanted:
+        yield f"{len(played.hits)} faults have hit the job, wanted {wanted}"
+
+
+def _losses(played: Played, wanted: int) -> Iterator[str]:
+    yield from other_losses(played.story, wanted)
+
+
 def _one_line(played: Played, _: Any) -> Iterator[str]:
     if played.error is None:
         return
@@ -157,6 +172,8 @@ _RULES: Final[Mapping[str, Callable[[Any, Any], Iterator[str]]]] = {
     "result": _result,
     "fails": _fails,
     "may_fail": _may_fail,
+    "hits": _hits,
+    "losses": _losses,
     "one_line": _one_line,
     "leaves_nothing": _leaves_nothing,
 }

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from elasticml.control.driver_settings import OVERTIME, OVERTIME_S_MIN
@@ -41,7 +41,19 @@ _EPOCH_ERROR: Final = 1e-6
 
 def violations(played: PlayedPlan) -> list[str]:
     """Return what is violated, each as ``rule: what was found``."""
-    return [f"{name}: {text}" for name in played.plan.rules for text in RULES[name](played)]
+    rules = dict(played.plan.rules)
+    wanted = rules.pop("losses", None)
+    found = [f"{name}: {text}" for name in rules for text in RULES[name](played)]
+    if wanted is not None:
+        found += [f"losses: {text}" for text in other_losses(played.result.story, wanted)]
+    return found
+
+
+def other_losses(records: Iterable[Mapping[str, Any]], wanted: int) -> Iterator[str]:
+    """Check that so many members are lost in all, each once."""
+    lost = [f"{r['member']} ({r['reason']})" for r in records if r["event"] == "MemberLost"]
+    if len(lost) != wanted:
+        yield f"{len(lost)} members, wanted {wanted}: {', '.join(lost)}"
 
 
 def _ends(played: PlayedPlan) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticml.data.source import Source
+from elasticml.errors import ConfigError
 from elasticml.protocol.job_record import JobRecord
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.sim.preemption_trace import options_from_section
@@ -21,7 +22,7 @@ from elasticml.specification.simulator import Asked, WorldOptions
 from elasticml.story.records import FaultInjected, records_of
 from elasticml.training.checkpoint import Checkpoint, record_to_resume
 from tests.play.network import Disturbance, DisturbedNetwork
-from tests.play.plan import Fault, Plan
+from tests.play.plan import VIRTUAL, Fault, Plan
 from tests.play.problems import source_of
 
 
@@ -61,6 +62,11 @@ def play_plan(plan: Plan) -> PlayedPlan:
 
 
 def _play(plan: Plan, folder: Path) -> PlayedPlan:
+    if strange := [f.kind for f in plan.faults if f.kind not in VIRTUAL]:
+        raise ConfigError(
+            f"fault {strange[0]!r} in virtual time, wanted one of {', '.join(VIRTUAL)}; play the "
+            'plan on processes, with world {"on": "local", "members": 4}'
+        )
     options = options_from_section(plan.world)
     phases = [entry for fault in plan.faults for entry in _planned(fault)]
     record = replace(plan, job={**plan.job, "faults": phases}).record
@@ -191,15 +197,17 @@ class _Attempt:
                 self.clock.after(self.environment.options.start_s, self.world.workers.start)
             return
         here = [w for w in self.world.workers.serving() if w.slot in fault.who]
+        if fault.kind == "one_way" and len(here) < 2:
+            return
         self.counts[fault.kind] += len(here)
         self.touched |= {worker.address for worker in here}
         if fault.kind in _DISTURBANCES:
             made = _DISTURBANCES[fault.kind](fault)
             ends = [frozenset({w.endpoint}) for w in here]
             if fault.kind == "one_way":
-                by_slot = {w.slot: w.endpoint for w in here}
-                made["towards"] = frozenset({by_slot.get(fault.who[0])})
-                ends = [frozenset({by_slot.get(fault.who[1])})]
+                by_slot = {w.slot: frozenset({w.endpoint}) for w in here}
+                made["towards"], silent = (by_slot[slot] for slot in fault.who)
+                ends = [silent]
             if fault.kind in ("split", "lag", "loss"):
                 ends = [frozenset().union(*ends)] if ends else []
             for endpoints in ends:
