@@ -53,21 +53,6 @@ class GramProblem(NamedTuple):
     yy: float
 
 
-class ModelSums(NamedTuple):
-    """What the duality gap at a model depends on."""
-
-    #: ``r.r`` and ``r.y``.
-    rr: float
-    ry: float
-    #: ``w.w`` and ``|w|_1``.
-    ww: float
-    l1: float
-    #: Largest ``|x_j.r - a2 w_j|``; without absolute values for non-negative coefficients.
-    steepest: float
-    #: Sum of ``(|x_j.r| - a1)_+^2``, likewise.
-    over: float
-
-
 @inlined_kernel
 def best(t: float, a1: float, curvature: float, positive: bool) -> float:
     """Return the best value of one coordinate by soft thresholding."""
@@ -185,7 +170,13 @@ def descend(
 
 @kernel
 def gap_of_products(gram: GramProblem, penalty: Penalty, w: F64, q: F64) -> float:
-    """Return the duality gap at w from inner products; see :func:`gap_at`."""
+    """Return the duality gap at w from inner products.
+
+    With rows ``sqrt(a2) I`` appended to X the problem is a lasso. Its dual objective at u is
+    ``u.y - |u|^2 / 2`` subject to ``|x_j.u| <= a1``: the residual is scaled until this holds. With
+    ``a2 > 0`` the dual of the elastic net itself accepts any u, at the cost of
+    ``(|x_j.u| - a1)_+^2 / (2 a2)`` for each column. The smaller gap is returned.
+    """
     _, linear, yy = gram
     a1, a2, positive = penalty
     wl, wq, ww, l1, steepest, over = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -198,24 +189,7 @@ def gap_of_products(gram: GramProblem, penalty: Penalty, w: F64, q: F64) -> floa
         steepest = max(steepest, slope if positive else abs(slope))
         over += max((q[j] if positive else abs(q[j])) - a1, 0.0) ** 2
     # r.r = y.y - w.(X.T y) - w.(X.T r), r.y = y.y - w.(X.T y)
-    sums = ModelSums(yy - wl - wq, yy - wl, ww, l1, steepest, over)
-    return gap_at(sums, penalty)[0]
-
-
-@kernel
-def gap_at(sums: ModelSums, penalty: Penalty) -> tuple[float, float]:
-    """Return the duality gap at a model, and the gap of its residual scaled to be feasible.
-
-    With rows ``sqrt(a2) I`` appended to X the problem is a lasso. Its dual objective at u is
-    ``u.y - |u|^2 / 2`` subject to ``|x_j.u| <= a1``: the residual is scaled until this holds. With
-    ``a2 > 0`` the dual of the elastic net itself accepts any u, at the cost of
-    ``(|x_j.u| - a1)_+^2 / (2 a2)`` for each column. The smaller gap is returned.
-    """
-    rr, ry, ww, l1, steepest, over = sums
-    a1, a2, _ = penalty
+    rr, ry = max(yy - wl - wq, 0.0), yy - wl
     share = a1 / steepest if steepest > a1 else 1.0
-    rr = max(rr, 0.0)
-    scaled = 0.5 * (rr + a2 * ww) * (1.0 + share * share) + a1 * l1 - share * ry
-    if a2 <= 0.0:
-        return scaled, scaled
-    return min(scaled, rr - ry + a1 * l1 + 0.5 * a2 * ww + 0.5 / a2 * over), scaled
+    gap = 0.5 * (rr + a2 * ww) * (1.0 + share * share) + a1 * l1 - share * ry
+    return gap if a2 <= 0.0 else min(gap, rr - ry + a1 * l1 + 0.5 * a2 * ww + 0.5 / a2 * over)

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, ModelSums, Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 from elasticml.algorithms.linear.gram_descent import descend
-from elasticml.algorithms.linear.screening import SparseFit, nearest, screen
+from elasticml.algorithms.linear.screening import Bound, SparseFit, bound_at, nearest, screen
 from elasticml.arrays import F64, I64
 
 #: Size of the first working set; later ones have twice as many columns as the model.
@@ -125,7 +123,7 @@ class ElasticNetSolver:
         """Return the gap of the current model, recomputed from the data."""
         residual = self._matrix.residual(self.w)
         slopes = self._matrix.correlations(residual)
-        return max(self._gap(penalty, self._all, slopes, residual)[0], 0.0)
+        return max(self._bound(penalty, self._all, slopes, residual).gap, 0.0)
 
     def _by_working_sets(self, penalty: Penalty, gap_target: float, sweeps: int) -> SparseFit:
         features, done, size = self._all, 0, 0
@@ -133,10 +131,11 @@ class ElasticNetSolver:
         if slopes is None:
             slopes = self._matrix.correlations(self._residual)
         while True:
-            gap, scaled, share = self._gap(penalty, features, slopes, self._residual)
-            if gap <= gap_target or done >= sweeps:
+            bound = self._bound(penalty, features, slopes, self._residual)
+            if bound.gap <= gap_target or done >= sweeps:
                 break
-            alive, distance = self._screen(penalty, features, slopes, scaled, share)
+            lengths = np.sqrt(self._matrix.norms[features] + penalty.a2)
+            alive, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
             dropped = bool(np.any(self.w[features[~alive]]))
             if not np.all(alive):
                 self._drop(features[~alive])
@@ -145,7 +144,7 @@ class ElasticNetSolver:
             size = max(FIRST, 2 * support, size)
             working = nearest(features, distance, self.w[features], size)
             before = self.w[features]
-            target = max(INNER * gap, 0.5 * gap_target)
+            target = max(INNER * bound.gap, 0.5 * gap_target)
             used = self._descend(penalty, working, target, sweeps - done)
             done += max(used, 1)
             if np.array_equal(before, self.w[features]):
@@ -155,36 +154,16 @@ class ElasticNetSolver:
             slopes = self._matrix.correlations(self._residual, features)
         # The next penalty starts with all columns.
         self._slopes = slopes if features.size == self._matrix.d else None
-        return SparseFit(w=self.w.copy(), gap=max(gap, 0.0), steps=done)
+        return SparseFit(w=self.w.copy(), gap=max(bound.gap, 0.0), steps=done)
 
-    def _gap(
-        self, penalty: Penalty, features: I64, slopes: F64, r: F64
-    ) -> tuple[float, float, float]:
-        """Return the gap, the gap of the scaled residual, and the scale that makes it feasible."""
-        w = self.w[features]
-        leaning = slopes - penalty.a2 * w
-        steepest = float((leaning if penalty.positive else np.abs(leaning)).max(initial=0.0))
-        over = np.maximum((slopes if penalty.positive else np.abs(slopes)) - penalty.a1, 0.0)
-        sums = ModelSums(
-            rr=float(r @ r),
-            ry=float(r @ self._matrix.y),
-            ww=float(w @ w),
-            l1=float(np.abs(w).sum()),
-            steepest=steepest,
-            over=float(over @ over),
-        )
-        gap, scaled = coordinate_descent_kernels.gap_at(sums, penalty)
-        return gap, scaled, penalty.a1 / steepest if steepest > penalty.a1 else 1.0
+    def _bound(self, penalty: Penalty, features: I64, slopes: F64, r: F64) -> Bound:
+        """Return the bound from the residual; rows ``sqrt(a2) I`` make the problem a lasso."""
+        rr, ry = float(r @ r), float(r @ self._matrix.y)
 
-    def _screen(
-        self, penalty: Penalty, features: I64, slopes: F64, gap: float, share: float
-    ) -> tuple[NDArray[np.bool_], F64]:
-        """Return which features may be in a solution, and each one's distance to its constraint."""
-        leaning = share * (slopes - penalty.a2 * self.w[features])
-        if not penalty.positive:
-            leaning = np.abs(leaning)
-        lengths = np.sqrt(self._matrix.norms[features] + penalty.a2)
-        return screen(leaning, penalty.a1, lengths, gap)
+        def minus(share: float) -> float:
+            return share * ry - 0.5 * share * share * rr
+
+        return bound_at(0.5 * rr, penalty, self.w[features], slopes, minus)
 
     def _drop(self, features: I64) -> None:
         """Remove screened columns from the model."""

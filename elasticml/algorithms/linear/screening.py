@@ -43,7 +43,8 @@ class Bound:
     value: float
     gap: float
     scaled_gap: float
-    #: (..., d) absolute products of the feasible dual point with the columns.
+    #: (..., d) products of the feasible dual point with the columns, absolute unless coefficients
+    #: must not be negative.
     leaning: F64
     #: Scale factor that makes the model's dual point feasible.
     share: float
@@ -64,7 +65,8 @@ def bound_at(
         Maps a scale of the dual point to minus the sum of the losses' conjugates there.
     """
     value = loss + penalty.of(w.ravel())
-    leaning = np.abs(products - penalty.a2 * w)
+    size = np.asarray if penalty.positive else np.abs
+    leaning = size(products - penalty.a2 * w)
     steepest = float(leaning.max(initial=0.0))
     share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
     square = 0.5 * penalty.a2 * float((w * w).sum())
@@ -72,7 +74,7 @@ def bound_at(
     scaled_gap = value - dual
     if penalty.a2 > 0.0:
         # The elastic net's own dual accepts any point, at a cost for violated constraints.
-        over = np.maximum(np.abs(products) - penalty.a1, 0.0)
+        over = np.maximum(size(products) - penalty.a1, 0.0)
         dual = max(dual, minus(1.0) - 0.5 / penalty.a2 * float((over * over).sum()))
     return Bound(
         value=value,
