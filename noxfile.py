@@ -26,7 +26,6 @@ TEST_EXTRAS = "dashboard,export,mlflow,pandas,prometheus,tensorboard,wandb,yarn"
 LANE = (
     "tests/unit",
     "tests/sim",
-    "tests/faults",
     "tests/cluster/test_local_cluster.py",
     "tests/cluster/test_estimators.py",
     "tests/cluster/test_run_command.py",

@@ -3,9 +3,7 @@
 While the tests of ``tests/sim`` run, every simulated job that ends is looked up by its
 record, its options and its data, and its story is compared with the digest in
 ``tests/frozen/stories.json``. So the comparison covers every scenario, costs no run of its own, and
-does not depend on which tests are selected. ``tests/frozen/faults.json`` holds the outcome of each
-job of the fault grid, by test: with real shells the order of events depends on the number of turns
-of the event loop, so only outcomes are compared.
+does not depend on which tests are selected.
 
 Two digests of a simulated story:
 
@@ -32,7 +30,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +41,7 @@ from elasticml.specification.simulator import WorldOptions
 from elasticml.training.fingerprint import cpu_class, versions
 
 FOLDER = Path(__file__).parent / "frozen"
-STORIES, FAULTS = FOLDER / "stories.json", FOLDER / "faults.json"
+STORIES = FOLDER / "stories.json"
 #: Names a folder: digests are written there, and nothing is compared.
 WRITES = "ELASTICML_FREEZE"
 #: What depends on the machine that a job runs on.
@@ -142,7 +139,7 @@ class Digests:
         (folder / self.path.name).write_text(json.dumps(self._written))
 
 
-stories, faults = Digests(STORIES), Digests(FAULTS)
+stories = Digests(STORIES)
 
 
 def is_writing() -> bool:
@@ -179,29 +176,9 @@ def _entry(story: list[dict[str, Any]], title: str) -> dict[str, str]:
     return {"control": _digest(control), "values": _digest(values), "title": title}
 
 
-def note_fault(test: str, world: Any) -> None:
-    """Compare the outcome of a job of the fault grid."""
-    story = world.shell.journal.story
-    seen = Counter[str]()
-    for record in story:
-        match record["event"]:
-            case "MemberJoined" | "MemberNoticed" | "MemberActive" | "MemberReleased":
-                seen[f"{record['event']} {record['member']}"] += 1
-            case "MemberLost":
-                seen[f"MemberLost {record['member']} {record['reason']}"] += 1
-            case "ChunksAbsent":
-                seen[f"ChunksAbsent {record['members']} {record['examples']}"] += 1
-            case "JobEnded":
-                rounds = sum(r["event"] == "RoundEnded" for r in story)
-                seen[f"JobEnded {record['state']} after {rounds} rounds"] += 1
-    last = world.shell.journal.rows[-1] if world.shell.journal.rows else {}
-    outcome = [sorted(seen.items()), last.get("absent_examples"), world.shell.state]
-    faults.note(test, {"control": _digest(outcome)})
-
-
 # --- writing ----------------------------------------------------------------------------------
 
-_SUITES = ("tests/sim", "tests/faults/test_grid.py", "tests/test_frozen_behaviour.py")
+_SUITES = ("tests/sim", "tests/test_frozen_behaviour.py")
 #: Makes numba, OpenBLAS and numpy compute as on a much older processor.
 _OTHER_PROCESSOR = {
     "NUMBA_CPU_NAME": "generic",
@@ -211,11 +188,12 @@ _OTHER_PROCESSOR = {
 }
 
 
-def _run(folder: Path, **more: str) -> dict[str, dict[str, Any]]:
+def _run(folder: Path, **more: str) -> dict[str, Any]:
     environment = {**os.environ, WRITES: str(folder), **more}
     command = [sys.executable, "-m", "pytest", "-q", *_SUITES]
     subprocess.run(command, env=environment, check=False)
-    return {path.name: json.loads((folder / path.name).read_text()) for path in (STORIES, FAULTS)}
+    made: dict[str, Any] = json.loads((folder / STORIES.name).read_text())
+    return made
 
 
 #: Algorithms whose tests are skipped without PyTorch.
@@ -274,16 +252,15 @@ def renewed(
 
 
 def write(scratch: Path) -> None:
-    """Rewrite both files."""
+    """Rewrite the file."""
     first = _run(scratch / "first")
     other = _run(scratch / "other", **_OTHER_PROCESSOR)
     has_torch = importlib.util.find_spec("torch") is not None
-    for path in (STORIES, FAULTS):
-        former = json.loads(path.read_text())
-        scenarios, notes = renewed(former, first[path.name], other[path.name], has_torch)
-        file = {"processor": processor(), "scenarios": scenarios}
-        path.write_text(json.dumps(file, indent=0, sort_keys=True) + "\n")
-        print(f"{path.name}: {len(scenarios)} digests, {'; '.join(notes)}")
+    former = json.loads(STORIES.read_text())
+    scenarios, notes = renewed(former, first, other, has_torch)
+    file = {"processor": processor(), "scenarios": scenarios}
+    STORIES.write_text(json.dumps(file, indent=0, sort_keys=True) + "\n")
+    print(f"{STORIES.name}: {len(scenarios)} digests, {'; '.join(notes)}")
 
 
 if __name__ == "__main__":

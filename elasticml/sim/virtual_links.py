@@ -399,7 +399,8 @@ class VirtualTransport:
         if self._sizes is not None:
             return FrameLink(owner, port, peer, hello, self._sizes)
         sock = VirtualSocket(owner, port)
-        return SocketLink(sock, peer, hello, None, sock.unsent_bytes)  # type: ignore[arg-type]
+        pieces = owner.environment.options.piece_bytes
+        return SocketLink(sock, peer, hello, pieces, sock.unsent_bytes)  # type: ignore[arg-type]
 
     def listen(self, on_link: OnLink) -> None:
         """Pass every link that a peer opens to ``on_link``."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from tests.play.plan import SILENT, STUCK_FACTOR_MAX, Fault, Kind, Plan
+from tests.play.problems import TOY
 from tests.play.virtual_rules import RULES
 
 #: The job has ended this many round times after its last fault.
@@ -19,6 +21,11 @@ _POLICIES: Final[tuple[dict[str, Any], ...]] = (
     {"name": "straggler", "factor": 1.5, "confirm": 1},
     {"name": "shuffle", "share": 0.2},
     {"name": "tune_local_work", "window": 2, "cool": 2},
+)
+_SCALING: Final[tuple[dict[str, Any] | None, ...]] = (
+    None,
+    {"name": "knee", "factor": 2, "minimum": 2},
+    {"name": "gap_per_container_second", "factor": 2, "window": 2, "probe": 2, "cool": 2},
 )
 _MOVING: Final = ("redeal", "rebalance", "shuffle")
 
@@ -57,6 +64,64 @@ def draw_plan(seed: int) -> Plan:
     job = {**values, "data": data}
     return Plan(
         seed=seed, job=job, world=world, faults=tuple(faults), rules=dict.fromkeys(RULES, True)
+    )
+
+
+def draw_exact_sums(seed: int) -> Plan:
+    """Draw a job that fails as soon as a sum is wrong, on few members, whole or in pieces."""
+    rng = random.Random(f"sums {seed}")
+    n_members, rows = rng.randint(3, 7), 120
+    section = {"name": TOY, "rounds": 10**6, "anchor": rng.choice(["cached", "correction"])}
+    absent = rng.choice(["taylor", "ignore", "stall", "reload"])
+    return _small(
+        rng, seed, n_members, rows, section, absent, {"piece_bytes": rng.choice([8, None])}
+    )
+
+
+def draw_cocoa(seed: int) -> Plan:
+    """Draw a CoCoA job whose policies scale it, or whose members have little memory."""
+    rng = random.Random(f"cocoa {seed}")
+    n_members, rows = rng.randint(2, 7), 240
+    section = {"name": "cocoa", "l2": 1e-2, "loss": rng.choice([*_LINEAR, "hinge"])}
+    section |= {"tolerance": 0.0, "mode": rng.choice(["default", "paper"])}
+    absent = rng.choice(["auto", "reload", "stall"])
+    scaling = rng.choice(_SCALING)
+    holders = rng.choice([1, 2])
+    room = int(8 * 7 * rows * holders * rng.choice([1.6, 3.0, 5.0]))
+    limit = {"limit_bytes": rng.choice([None, room]), "containers_max": n_members + 1}
+    plan = _small(rng, seed, n_members, rows, section, absent, limit)
+    policies = [p for p in _POLICIES if rng.random() < 0.3] + ([scaling] if scaling else [])
+    rules = {**plan.rules, "end": "the chunks on one member take"}
+    return replace(plan, job={**plan.job, "holders": holders, "policies": policies}, rules=rules)
+
+
+def _small(
+    rng: random.Random,
+    seed: int,
+    n_members: int,
+    rows: int,
+    section: Mapping[str, Any],
+    absent: str,
+    more: Mapping[str, Any],
+) -> Plan:
+    """Draw the rest of a small job's plan."""
+    round_s = rng.choice([0.05, 0.3, 1.0])
+    values = _record(rng, seed, n_members, round_s, is_large=False)
+    values |= {"algorithm": section, "absent": absent, "policies": [], "holders": 1}
+    values["collective"]["topology"] = rng.choice(["star", "tree", "tree"])
+    horizon_s = rng.randint(10, 30) * round_s
+    values["stop"] = {"seconds": horizon_s + _QUIET_ROUNDS * round_s}
+    faults = _faults(rng, n_members, round_s, horizon_s, is_large=False)
+    grant_s = horizon_s + 0.3 * _QUIET_ROUNDS * round_s
+    faults.append(Fault(kind="grant", at=grant_s, who=tuple(range(n_members))))
+    world = _world(rng, seed, n_members, round_s, rows, 8 * rows * 7)
+    data = {"rows": rows, "columns": 6, "seed": rng.randrange(4)}
+    return Plan(
+        seed=seed,
+        job={**values, "data": data},
+        world={**world, **more},
+        faults=tuple(faults),
+        rules=dict.fromkeys(RULES, True),
     )
 
 

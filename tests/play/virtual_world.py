@@ -137,7 +137,9 @@ class _Attempt:
             for f in faults
             if f.kind == "mark"
         ]
-        options = replace(options, slow=dict(options.slow), trace=tuple(marks), quiet_s_max=1e12)
+        options = replace(
+            options, slow=dict(options.slow), trace=(*options.trace, *marks), quiet_s_max=1e12
+        )
         # With more members the check after every event is too slow; it runs at each membership
         # change and round boundary anyway.
         is_small = options.costs is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.training.checkpoint import Checkpoint
-from tests.faults.test_checkpoints import BATCH_GRADIENT, record, run
+from tests.unit.runtime.test_checkpoints import BATCH_GRADIENT, record, run
 
 DAMAGES = st.lists(
     st.tuples(

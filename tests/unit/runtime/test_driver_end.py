@@ -12,6 +12,7 @@ from elasticml.control.policy import Retire
 from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.finished_jobs import FinishedJob
 from tests.memory_world import InlineRunner, World, toy_record
+from tests.play.problems import source_of
 from tests.toy import ALGORITHM, ask
 
 pytestmark = pytest.mark.asyncio
@@ -177,4 +178,26 @@ async def test_a_suggestion_that_cannot_be_executed_ends_the_job_and_does_not_ha
     await world.run()
     assert world.shell.state == "failed"
     assert "the driver failed: TypeError" in world.shell.error["message"]
+    await world.close()
+
+
+async def test_a_job_cancelled_without_members_reports_the_gap_of_its_model():
+    algorithm = {"name": "cocoa", "l2": 1e-2}
+    source = source_of(algorithm, {"rows": 240, "columns": 6, "seed": 1})
+    changes = {"absent": "auto", "members": {"start": 2}, "evaluate": {"every": 1}}
+    world = World(toy_record(algorithm=algorithm, **changes), source=source)
+    for _ in range(2):
+        await world.add()
+    rows = world.shell.journal.rows
+    await world.until(lambda: len(rows) > 3)
+    for address in list(world.hosts):
+        world.kill(address)
+    await world.until(lambda: rows[-1]["members"] == 0)
+    known = (rows[-1]["objective"], rows[-1]["gap"])
+    world.shell.cancel()
+    await world.run()
+    summary = world.shell.driver_session.summary
+    assert None not in known
+    assert (rows[-1]["objective"], rows[-1]["gap"]) == known
+    assert (summary["objective"], summary["gap"]) == known
     await world.close()
