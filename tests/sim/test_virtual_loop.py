@@ -68,12 +68,11 @@ def digest(name: str) -> str:
     return seen.hexdigest()
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_all_callbacks_have_the_same_order_under_any_seed_of_hashes(name):
+def test_all_callbacks_have_the_same_order_under_any_seed_of_hashes():
     digests = set()
     for seed in ("0", "1", "42", "random"):
         ran = subprocess.run(
-            [sys.executable, "-m", "tests.sim.test_virtual_loop", name],
+            [sys.executable, "-m", "tests.sim.test_virtual_loop"],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
@@ -82,6 +81,7 @@ def test_all_callbacks_have_the_same_order_under_any_seed_of_hashes(name):
         )
         digests.add(ran.stdout)
     assert len(digests) == 1
+    assert len(digests.pop().split()) == len(JOBS)
 
 
 def processes(**world: Any) -> tuple[VirtualLoop, VirtualProcess, list[float]]:
@@ -181,4 +181,5 @@ def test_bodies_that_a_sockets_buffer_does_not_hold_leave_in_turn():
 
 
 if __name__ == "__main__":
-    print(digest(sys.argv[1]))
+    for name in JOBS:
+        print(digest(name))
