@@ -47,6 +47,9 @@ class Stagnation:
             self.rounds, self.is_over, self.dual = 0, False, -math.inf
             return
         self.rounds += 1
+        # Of the model at the round's beginning: mostly another row than that of the new gap.
+        if row.dual is not None and row.dual - self.dual > ROUNDING * abs(row.dual):
+            self.dual, self.rounds = row.dual, 0
         has_gap = row.gap is not None or row.next_gap is not None
         objective = row.objective if row.next_objective is None else row.next_objective
         # Not every round has a certificate.
@@ -60,6 +63,4 @@ class Stagnation:
             self.lowest, self.rounds = value, 0
         if bound - self.bound > rounding:
             self.bound, self.rounds = bound, 0
-        if row.dual is not None and row.dual - self.dual > rounding:
-            self.dual, self.rounds = row.dual, 0
         self.is_over = self.rounds >= ROUNDS_WITHOUT_PROGRESS

@@ -136,9 +136,10 @@ def test_a_resumed_job_whose_dual_objective_rises_makes_progress():
     # Its best model has a gap of 0.5, and its dual variables have begun anew: CoCoA was ended.
     book = rounds(ends_without_progress=True)
     for k in range(300):
-        columns = {"objective": 1.0, "gap": 0.5, "next_gap": 0.5}
-        # Not every round has a certificate.
-        columns |= {"dual": min(0.4, 0.4 - 0.9**k)} if k % 3 == 0 else {}
+        columns = {"objective": 1.0, "gap": 0.5}
+        # Not every round has a certificate; the next row has its dual objective.
+        columns |= {"next_gap": 0.5} if k % 3 == 0 else {}
+        columns |= {"dual": min(0.4, 0.4 - 0.9**k)} if k % 3 == 1 else {}
         book.finish(HistoryRow(columns), float(k))
         if book.stop_reason(0.0) is not None:
             break
