@@ -41,7 +41,7 @@ NAME = "elasticml.sim.cost_only_job:ALGORITHM"
 
 @functools.cache
 def hollow_body(n_rows: int, row_bytes: int) -> memoryview:
-    """Return the body of so many rows of zeros, which all such chunks share."""
+    """Return the body of ``n_rows`` rows of zeros, which all such chunks share."""
     n_columns = max(1, row_bytes // 8 - 1)
     layout = Layout(kind="dense", dtype="float64", n_columns=n_columns)
     values = np.broadcast_to(0.0, (n_rows, n_columns))

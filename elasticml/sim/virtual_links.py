@@ -366,7 +366,7 @@ class VirtualTransport:
         self._sizes = sizes
 
     async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
-        """Open a link; raise LinkClosedError when nobody answers."""
+        """Open a link; raise LinkClosedError if no process answers."""
         environment = self._process.environment
         opened = environment.loop.create_future()
         environment.loop.after(

@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         #: Called with every callback before it runs; a test makes a digest of them.
         self.watch: Callable[[VirtualHandle], None] | None = None
         self.task_numbers = itertools.count()
-        #: Errors that nobody has handled, such as those of tasks that nobody awaits.
+        #: Unhandled errors, such as those of tasks that no other awaits.
         self.unhandled: list[BaseException] = []
         self._ready: deque[VirtualHandle] = deque()
         #: The times of timers, as a heap; the timers of each, in the order of planning.
@@ -283,7 +283,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep an error that nobody has handled."""
+        """Keep an unhandled error."""
         if "exception" in context:
             self.unhandled.append(context["exception"])
 

@@ -189,7 +189,7 @@ class WorldOptions(_Options):
     detect_s: NumberAbove0 = 0.01
     #: Processor seconds that a process takes for each message that it receives.
     message_s: NumberFrom0 = Field(default=0.0, repr=False)
-    #: Vectors between processes are sent in pieces of so many bytes; None: whole.
+    #: Vectors between processes are sent in pieces of this size; None: whole.
     piece_bytes: Count | None = Field(default=None, repr=False)
     #: Cores that all processes share, for messages and computations; None: each has its own.
     cores: Count | None = Field(default=None, repr=False)

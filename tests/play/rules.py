@@ -19,9 +19,9 @@ fails : pattern
 may_fail : pattern
     It may fail with such an error. Any other error is a violation.
 hits : count
-    So many faults have hit the running job, at least.
+    At least this number of faults have hit the running job.
 losses : count
-    So many members are lost in all.
+    This number of members is lost in all.
 one_line : True
     The job's error is elasticml's, in one line.
 leaves_nothing : True

@@ -50,7 +50,7 @@ def violations(played: PlayedPlan) -> list[str]:
 
 
 def other_losses(records: Iterable[Mapping[str, Any]], wanted: int) -> Iterator[str]:
-    """Check that so many members are lost in all, each once."""
+    """Check the number of members that are lost in all."""
     lost = [f"{r['member']} ({r['reason']})" for r in records if r["event"] == "MemberLost"]
     if len(lost) != wanted:
         yield f"{len(lost)} members, wanted {wanted}: {', '.join(lost)}"
