@@ -9,12 +9,10 @@ import pytest
 
 from elasticml.cli.main import main
 from elasticml.clusters.yarn.hadoop_conf import grace_settings, require_conf
-from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
+from elasticml.clusters.yarn.resource_manager import ResourceManager
 from elasticml.errors import SubmissionError
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
-
-GIB = 1024
 
 
 @pytest.fixture
@@ -57,33 +55,10 @@ def test_an_unknown_queue_is_exit_2_with_the_existing_ones(doctor):
     assert result["Queue"]["remedy"] == "name another with --queue"
 
 
-@pytest.mark.slow
-def test_a_resource_manager_that_is_down_is_exit_2(doctor, mini_yarn):
-    mini_yarn.kill_resource_manager()
-    code, result = doctor("--queue", "ml")
-    assert (code, result["Manager"]["state"], "Queue" in result) == (2, "broken", False)
-    assert result["Manager"]["remedy"].startswith(
-        "start it, or correct yarn.resourcemanager.webapp"
-    )
-
-
 def test_the_servers_own_settings_count(rm):
     (node, *_) = rm.nodes()
     assert rm.conf_here.text("yarn.nodemanager.sleep-delay-before-sigkill.ms") == ""
     assert grace_settings(rm.conf(), rm.node_conf(node)).sigkill_delay_s == 5
-
-
-def test_a_request_that_the_cluster_can_never_grant_is_refused(rm):
-    check_grantable(rm, "ml", [(2 * GIB, 1, "")] * 6)
-    refused = {
-        "unknown to the resource manager": ("nowhere", [(GIB, 1, "")]),
-        "grants at most 6.0 GiB; lower the memory": ("ml", [(7 * GIB, 1, "")]),
-        "never holds more than 12.0 GiB": ("ml", [(4 * GIB, 1, "")] * 4),
-        "no running node is labelled 'gpu'": ("ml", [(GIB, 1, "gpu")]),
-    }
-    for message, (queue, containers) in refused.items():
-        with pytest.raises(SubmissionError, match=message):
-            check_grantable(rm, queue, containers)
 
 
 def test_an_unknown_application_is_reported(rm):

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.yarn
 MEMBERS = 6
 #: What prod requests of the cluster's 12 GiB: more than is free, less than it is guaranteed.
 PROD = 7
+PROBLEM = {"l2": 1e-2, "intercept": False, "tolerance": 0.0, "scale": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -37,48 +38,28 @@ def client(cluster: em.YarnCluster) -> Iterator[Client]:
 
 
 @pytest.mark.slow  # in virtual time: tests/sim/test_scheduler_preemption.py
-def test_a_job_lives_through_preemption_and_gets_its_containers_back(
-    cluster: em.YarnCluster, client: Client, prod: Any
-) -> None:
-    job = Running(client, "preempted")
-    job.until_whole(MEMBERS)
-    prod.take(PROD)
-    prod.wait(PROD, WAIT_S)
-    job.until_recorded("ContainerEnded")
-    job.until_recorded("MemberLost")
-    prod.give_back()
-    job.until_whole(MEMBERS)
-    job.stop()
-    ended = job.of("ContainerEnded")
-    # Marked and taken, or released in place of a marked one; none has failed.
-    assert {record["reason"] for record in ended} <= {"preempted", "released"}
-    assert len(job.processes()) == MEMBERS + len(job.of("MemberLost"))
-
-
-@pytest.mark.slow
-def test_a_certificate_holds_through_preemption(
+def test_a_job_is_certified_while_containers_are_taken_and_gets_them_back(
     cluster: em.YarnCluster, client: Client, prod: Any
 ) -> None:
     # Shorter steps than necessary: the containers are taken long before the target gap.
-    cocoa = em.CoCoA(
-        loss="hinge",
-        l2=1e-2,
-        aggregation="fixed",
-        sigma=60.0,
-        intercept=False,
-        tolerance=0.0,
-        scale="none",
-    )
-    job = Running(client, "certified", algorithm=cocoa)
+    short = {"aggregation": "fixed", "sigma": 60.0}
+    cocoa = em.CoCoA(loss="hinge", **PROBLEM, **short)
+    job = Running(client, "preempted", algorithm=cocoa)
     job.until_whole(MEMBERS)
     prod.take(PROD)
     job.until_recorded("MemberLost")
+    job.until_recorded("ContainerEnded")
     job.until_certified()
-    last = job.stop()
     assert job.is_whole
+    prod.wait(PROD, WAIT_S)
+    prod.give_back()
+    job.until_whole(MEMBERS)
+    last = job.stop()
     assert last["gap"] <= GAP
-    assert not last["gap_is_bound"]
-    assert last["absent_examples"] == 0
+    assert (last["gap_is_bound"], last["absent_examples"]) == (False, 0)
+    # Marked and taken, or released in place of a marked one; none has failed.
+    assert {record["reason"] for record in job.of("ContainerEnded")} <= {"preempted", "released"}
+    assert len(job.processes()) == MEMBERS + len(job.of("MemberLost"))
 
 
 @pytest.mark.slow
@@ -94,16 +75,6 @@ def test_a_job_continues_while_the_resource_manager_is_restarted(
     assert job.of("MemberLost") == []
     # The application has found the new one: it gets a container to replace a killed one.
     os.kill(job.processes()["3.1"], signal.SIGKILL)
-    job.until_recorded("MemberLost")
-    job.until_whole(MEMBERS)
-    job.stop()
-
-
-@pytest.mark.slow
-def test_a_killed_container_is_replaced(cluster: em.YarnCluster, client: Client) -> None:
-    job = Running(client, "killed")
-    job.until_whole(MEMBERS)
-    os.kill(job.processes()["2.1"], signal.SIGKILL)
     job.until_recorded("ContainerEnded")
     job.until_recorded("MemberLost")
     job.until_whole(MEMBERS)
@@ -171,8 +142,7 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
 @pytest.mark.slow
 def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
-    problem = {"loss": "squared_hinge", "l2": 1e-2, "intercept": False, "scale": "none"}
-    cocoa = em.CoCoA(**problem, local_epochs=1.0, tolerance=0.0)
+    cocoa = em.CoCoA(loss="squared_hinge", **PROBLEM, local_epochs=1.0)
     job = Running(
         client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
     )

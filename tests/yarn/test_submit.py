@@ -269,12 +269,7 @@ def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path)
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["cluster.queue=mll"], "queue 'mll' is unknown to the resource manager"),
         (["cluster.memory=99 GiB"], "a container of 99.0 GiB was requested"),
-        (
-            ["cluster.keytab=/nowhere/me.keytab", "cluster.principal=me"],
-            "cluster.keytab: there is no file /nowhere/me.keytab",
-        ),
         (["cluster.environment=/nowhere/env.tar.gz"], "there is no file /nowhere/env.tar.gz"),
     ],
 )
@@ -293,14 +288,6 @@ def test_an_unwritable_output_path_is_one_line(command, job_file, on_hdfs):
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "/user/stranger/" in err
     assert "cannot be written" in err
-
-
-@pytest.mark.slow
-def test_an_environment_that_the_nodes_lack_is_one_line(command, job_file, on_hdfs):
-    job = job_file(on_hdfs, COCOA, ENDLESS, environment="venv:///nowhere/env")
-    code, _, err = command("submit", job)
-    assert code == 2, err
-    assert "there is no virtual environment /nowhere/env on " in err.splitlines()[-1]
 
 
 @pytest.mark.slow

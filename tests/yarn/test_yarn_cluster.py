@@ -8,15 +8,12 @@ import subprocess
 import sys
 import textwrap
 import urllib.request
-from pathlib import Path
 
-import dask
 import pytest
 from distributed import Client
 from distributed.core import Status
 
 import elasticml as em
-from elasticml.clusters.yarn.packing import packing_list, upload_once
 from tests.waiting import until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -25,11 +22,6 @@ ENVIRONMENT = f"python://{sys.executable}"
 SMALL = {"worker_memory": "512 MiB", "scheduler_memory": "512 MiB", "queue": "ml"}
 WAIT_S_MAX = 120
 
-#: Heavy libraries that plain Dask work does not load.
-LEFT_OUT = (
-    "bokeh babel fontTools grpc_tools hypothesis llvmlite matplotlib mypy numba pandas PIL pip "
-    "pyarrow pygments pytest ruff scipy setuptools sklearn sympy cuda nvidia torch triton"
-).split()
 
 #: As in dask-yarn's manual; only the environment is this machine's.
 WRITTEN = f"""
@@ -209,30 +201,6 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_prints_nothing(
     assert skein_client.application_report(app_id).name == "written-for-dask-yarn"
 
 
-@pytest.mark.slow
-def test_a_packed_environment_is_sent_once_and_runs(mini_yarn, skein_client):
-    import dask.array as da
-
-    exclude = [f"*/site-packages/{name}*" for name in LEFT_OUT]
-    listed = packing_list(exclude=[*exclude, "bin/ruff", "*mypyc*", "*/__pycache__/*"])
-    place = f"{mini_yarn.hdfs_url}/user/environments"
-    messages: list[str] = []
-    archive = upload_once(listed, place, say=messages.append)
-    assert upload_once(listed, place, say=messages.append) == archive
-    assert [line.split()[0] for line in messages] == ["packing", "uploading"]
-    with dask.config.set({"yarn.environment": archive, "yarn.queue": "ml"}):
-        cluster = em.YarnCluster(
-            n_workers=1, deploy_mode="local", worker_memory="512 MiB", skein_client=skein_client
-        )
-    with cluster, Client(cluster) as client:
-        where = client.submit(lambda: (sys.prefix, __import__("elasticml").__file__))
-        prefix, own = where.result(timeout=WAIT_S_MAX)
-        assert da.ones(10, chunks=5).sum().compute() == 10
-        # While the container lives, which has a folder of its own.
-        assert not Path(prefix).samefile(sys.prefix)
-    assert Path(own).is_relative_to(prefix)
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -260,11 +228,3 @@ def test_an_environment_that_no_node_has_is_reported(mini_yarn, skein_client):
 def test_an_application_that_has_ended_cannot_be_found(mini_yarn, skein_client):
     with pytest.raises(em.SubmissionError, match="cannot be found"):
         em.YarnCluster.from_application_id("application_1_0001", skein_client)
-
-
-@pytest.mark.slow
-def test_a_resource_manager_that_is_down_is_reported(mini_yarn):
-    mini_yarn.stop_resource_manager()
-    with pytest.raises(em.SubmissionError, match="resource manager does not answer") as caught:
-        em.YarnCluster(environment=ENVIRONMENT, **SMALL)
-    assert "\n" not in caught.value.message
