@@ -97,35 +97,6 @@ class Outcome:
     result: Result
 
 
-def run_with_random_kills(
-    cluster: em.LocalCluster,
-    client: Client,
-    data: object,
-    *,
-    seed: int,
-    members: int,
-    rounds: int,
-    absent: str,
-    topology: str,
-    transport: str = "auto",
-) -> Outcome:
-    """Train logistic regression under random kills; see ``disturbed``."""
-    job = em.Job(
-        em.BatchGradient(
-            loss="logistic", l2=1e-3, optimizer="gd", intercept=False, tolerance=0.0, scale="none"
-        ),
-        data,
-        name=f"kills-{seed}",
-        absent=absent,
-        stop=em.Stop(rounds=rounds),
-        collective=em.Collective(topology=topology, transport=transport, fan_out=2, deadline=3.0),
-        seed=seed,
-        chunk_size=2048,
-        evaluate=em.Evaluate(every=20),
-    )
-    return disturbed(cluster, client, job, seed=seed, members=members)
-
-
 def disturbed(
     cluster: em.LocalCluster,
     client: Client,

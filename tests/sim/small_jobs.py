@@ -40,14 +40,6 @@ def points() -> Any:
     return from_arrays(X, np.sign(X @ rng.standard_normal(COLUMNS) + rng.normal(size=ROWS)))
 
 
-def three_classes() -> tuple[Any, Any]:
-    """Make rows and labels of three noisy classes."""
-    rng = np.random.default_rng(8)
-    X = rng.standard_normal((ROWS, COLUMNS))
-    scores = X @ rng.standard_normal((COLUMNS, 3)) + rng.gumbel(size=(ROWS, 3))
-    return X, np.argmax(scores, axis=1).astype(float)
-
-
 def exact_sums(rounds: int = 12, **changes: Any) -> tuple[dict[str, Any], Any]:
     """Make a toy job that fails as soon as an example is counted twice, or not at all."""
     made = record(

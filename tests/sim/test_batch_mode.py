@@ -26,13 +26,15 @@ CHUNKS = [c for block in SOURCE.blocks() for c in SOURCE.read(block.index, 2**14
 BEGUN = SOURCE.centres() + 0.05 * np.random.default_rng(1).standard_normal((K, 4))
 
 
-def play(world: dict[str, Any] | None = None, **algorithm: Any) -> SimResult:
+def play(
+    world: dict[str, Any] | None = None, stop: dict[str, Any] | None = None, **algorithm: Any
+) -> SimResult:
     settings = {"name": "async_sgd", "problem": "kmeans", "k": K, "seed": 0}
     made = record(
         chunk_bytes=2**14,
         algorithm={**settings, "warm_start": {"centres": BEGUN.tolist()}, **algorithm},
         absent="reload",
-        stop={"rounds": None},
+        stop=stop or {"rounds": None},
         evaluate=None,
         data=SOURCE.spec(),
     )
@@ -97,3 +99,13 @@ def test_simu_parallel_sgd_is_a_job_without_messages() -> None:
     assert result.summary["stopped_by"] == "1 passes"
     best = inertia(SOURCE.centres(), CHUNKS) / 9000
     assert result.summary["objective"] <= 1.05 * best
+
+
+def test_a_target_stops_a_job_and_a_warm_start_continues() -> None:
+    first = play(report_every=0.02, passes=3.0)
+    reached = first.summary["objective"]
+    begin = {name: first.arrays[name].tolist() for name in ("centres", "counts")}
+    again = play(report_every=0.02, stop={"objective": 1.05 * reached}, warm_start=begin)
+    assert again.summary["converged"]
+    assert again.rows[0]["objective"] <= 1.05 * reached
+    assert again.summary["rounds"] == 1

@@ -100,63 +100,7 @@ def test_rebalancing_brings_eight_fast_and_eight_slow_members_to_the_paper_s_rou
     assert max(rounds[-1]) / mean(rounds[-1]) <= 1.06
 
 
-def test_without_the_policy_the_slow_members_determine_the_round_time(points):
-    plan = Plan(algorithm=HINGE, members=16, slow=EIGHT_SLOW, chunks=320, rounds_max=5, gap=1e-12)
-    assert max(passes(study(plan, points))[-1]) == pytest.approx(1.5, rel=0.08)
-
-
-def test_a_member_slower_by_half_is_balanced_within_ten_rounds(points):
-    plan = Plan(
-        algorithm=HINGE,
-        members=4,
-        slow={2: 1.5},
-        chunks=200,
-        policies=({"name": "rebalance"},),
-        rounds_max=12,
-        gap=1e-12,
-    )
-    rounds = passes(study(plan, points))
-    assert max(rounds[0]) / mean(rounds[0]) > 1.2
-    assert all(max(r) / mean(r) < 1.1 for r in rounds[10:])
-
-
-def test_a_straggler_is_relieved_at_once(points):
-    plan = Plan(
-        algorithm=HINGE,
-        members=8,
-        slow={5: 6.0},
-        chunks=200,
-        policies=({"name": "straggler"},),
-        rounds_max=12,
-        gap=1e-12,
-    )
-    rounds = passes(study(plan, points))
-    assert max(rounds[0]) / mean(rounds[0]) > 3
-    assert max(rounds[-1]) < 0.5 * max(rounds[0])
-
-
 # --- fewer and more members --------------------------------------------------------------------
-
-
-def test_at_a_knee_the_paper_s_rule_goes_from_sixteen_members_to_four_to_one(points):
-    knee = {"name": "knee", "to": [4, 1], "layout": "partitions"}
-    plan = Plan(
-        algorithm={**HINGE, "mode": "paper"},
-        members=16,
-        partitions=16,
-        chunks=64,
-        policies=(knee,),
-        rounds_max=200,
-        gap=1e-5,
-    )
-    simulation = played(plan, points)
-    counts = [int(row["members"]) for row in simulation.result().rows[:-1]]
-    assert sorted(set(counts), reverse=True) == [16, 4, 1]
-    assert counts == sorted(counts, reverse=True)
-    assert owned(simulation) != {}
-    assert sum(owned(simulation).values()) == ROWS
-    # The containers are back with the resource manager, except the last member's.
-    assert sum(w.endpoint.is_alive for w in simulation.world.workers.by_address.values()) == 1
 
 
 @pytest.mark.parametrize("holders", [1, 2])
@@ -231,12 +175,3 @@ def test_a_kill_loses_no_example_and_the_model_belongs_to_the_duals_again(points
     if more:
         expected = more["groups"] * result.rows[0]["members"]
         assert result.rows[0]["groups"] == expected
-
-
-def test_a_run_with_policies_and_kills_repeats_bit_for_bit(points):
-    plan = Plan(
-        algorithm=HINGE, members=6, holders=2, trace=(Taken(at=0.9, lose=1),), rounds_max=20
-    )
-    one, two = (study(plan, points) for _ in range(2))
-    assert one.story == two.story
-    assert one.rows == two.rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -122,24 +121,26 @@ def test_passes_of_a_round_follow_the_cost_of_merging():
     assert decisions(run(choose, overhead=0.0, **more), "inner_iterations") == []
 
 
-@pytest.mark.parametrize("n_chunks", [4, 20, 100])
+@cache
+def rounds(n_chunks: int, members: int, slow: float, *policies: str) -> int:
+    """Return the rounds of ten seconds on members of which the last is slower."""
+    rng = np.random.default_rng(3)
+    X, y = rng.standard_normal((2400, 5)), rng.choice([-1.0, 1.0], 2400)
+    made = record(
+        chunk_bytes=48 * 2400 // n_chunks + 100,
+        members={"start": members, "min": 1},
+        stop={"seconds": 10.0},
+        policies=[{"name": name} for name in policies],
+        evaluate=None,
+    )
+    options = options_from_section({"compute_s": 1e-5, "slow": {3: slow}})
+    return int(simulate(made, from_arrays(X, y), options=options).summary["rounds"])
+
+
+@pytest.mark.parametrize("n_chunks", [4, 100])
 @pytest.mark.parametrize(
     "policies", [["straggler"], ["rebalance"], ["straggler", "rebalance"]], ids=" ".join
 )
 def test_a_member_at_a_fiftieth_of_the_others_speed_at_most_halves_the_rounds(policies, n_chunks):
     """All waited for its last chunk, or two policies emptied it, and a third filled it again."""
-    rng = np.random.default_rng(3)
-    X, y = rng.standard_normal((24_000, 5)), rng.choice([-1.0, 1.0], 24_000)
-
-    def rounds(members: int, world: dict[str, Any], policies: Sequence[str] = ()) -> int:
-        made = record(
-            chunk_bytes=48 * 24_000 // n_chunks + 100,
-            members={"start": members, "min": 1},
-            stop={"seconds": 10.0},
-            policies=[{"name": name} for name in policies],
-            evaluate=None,
-        )
-        options = options_from_section({"compute_s": 1e-6, **world})
-        return simulate(made, from_arrays(X, y), options=options).summary["rounds"]
-
-    assert rounds(4, {"slow": {3: 50.0}}, policies) > rounds(3, {}) / 2
+    assert rounds(n_chunks, 4, 50.0, *policies) > rounds(n_chunks, 3, 1.0) / 2
