@@ -48,6 +48,7 @@ from elasticml.jobs.simulated_job import SimulatedJob
 from elasticml.specification.algorithms import ImportedAlgorithm
 from elasticml.specification.sections import Fault, Members, Stop
 from elasticml.story.history import HistoryRow
+from elasticml.story.soundness import miscounted, unsound
 from elasticml.story.summary import summary_from_json
 
 #: Rounds of a check by default: enough for a loss, a return and rounds after it.
@@ -155,7 +156,8 @@ def check_algorithm(
     chunk later is in ``chunk.state``, so that the chunk's next owner computes the same bits; no
     chunks contribute nothing; a trainer that can resume continues with the same bits. Then the
     job runs in the simulator, on its real machines, with kills, a notice and returns, twice: it
-    must end, with finite objectives and the same story both times.
+    must end, with finite objectives, each example in a sum once or absent from it, no gap that
+    another round's objective refutes, and the same story both times.
 
     Parameters
     ----------
@@ -207,7 +209,7 @@ def check_algorithm(
     )
     checks = _kept(_check_partials(own, values, facts, chunks, members, rounds))
     checks += _kept([_check_resume(own, values, facts, chunks, members, rounds)])
-    return checks + _kept(_check_simulated(job, members))
+    return checks + _kept(_check_simulated(job, members, facts.n_rows))
 
 
 def _kept(checks: list[Check]) -> list[Check]:
@@ -484,7 +486,7 @@ def _last_objectives(rows: Sequence[HistoryRow], calm: Sequence[Mapping[str, Any
     return f"last objective {last:.6g}, undisturbed {undisturbed:.6g}"
 
 
-def _check_simulated(job: Job, members: int) -> list[Check]:
+def _check_simulated(job: Job, members: int, n_rows: int) -> list[Check]:
     faults = (
         Fault(round=2, lose=[0], how="kill", phase="compute"),
         Fault(round=3, lose=[1], how="notice"),
@@ -505,8 +507,14 @@ def _check_simulated(job: Job, members: int) -> list[Check]:
     detail = f"{lost} members lost; {_last_objectives(rows, calm.history)}"
     problem = f"the objective of round {bad[0]} is not finite" if bad else ""
     differs = "" if json.dumps(story) == json.dumps(runs[1][1]) else "two runs differ"
+    wrong = [*miscounted(story, n_rows), *unsound(outcome.history)]
     return [
         Check(name=ends, problem=problem, detail=detail),
+        Check(
+            name="each example counts once, and gaps are sound",
+            problem=wrong[0] if wrong else "",
+            detail=f"{len(rows)} rows of the history",
+        ),
         Check(name="the same seed gives the same story", problem=differs, detail="2 runs"),
     ]
 

@@ -38,7 +38,7 @@ def test_a_job_whose_worker_and_whose_driver_are_killed_goes_on(folder: Path) ->
     (played,) = play_all([plan], folder)
     assert [fault.kind for fault in played.hits] == ["kill", "pause", "driver"]
     assert [r["event"] for r in played.story].count("JobResumed") == 1
-    assert list(violations(played)) == []
+    assert violations(played) == []
 
 
 def test_plans_of_one_world_share_it_and_an_exception_has_its_file_and_line(folder: Path) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
 from tests.play.plan import Plan
+from tests.play.rules import violations
 from tests.play.virtual_plans import draw_plan
-from tests.play.virtual_rules import violations
 from tests.play.virtual_world import play_plan
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def judge(plan: Plan, seconds_max: float = PLAN_S_MAX) -> Verdict:
     try:
         with _limited(seconds_max):
             played = play_plan(plan)
-            found = tuple(violations(played))
+            found = tuple(f"{name}: {text}" for name, text in violations(played))
     except (Exception, PlanTimeoutError) as error:  # whatever it is, the plan has found it
         text = f"{type(error).__name__}: {error}"
         return Verdict(
@@ -122,8 +122,8 @@ def judge(plan: Plan, seconds_max: float = PLAN_S_MAX) -> Verdict:
         seed=plan.seed,
         name=plan.name,
         violations=found,
-        faults=+played.faults,
-        rounds=len(played.result.rows),
+        faults=Counter(fault.kind for fault in played.hits),
+        rounds=len(played.history),
         member_seconds=played.member_seconds,
         cpu_s=time.process_time() - begin_s,
     )

@@ -22,7 +22,7 @@ MEMBERS: Final = 4
 #: Seconds without faults at the end of a job, and for its start on a busy machine.
 _QUIET_S, _START_S = 20.0, 15.0
 _LINEAR: Final = {"scale": "none", "intercept": False, "tolerance": 0.0}
-_ROWS: Final = {"rows": 8000, "columns": 40, "condition": 1e4, "chunk_size": 65536}
+_ROWS: Final = {"rows": 8000, "columns": 40, "condition": 1e4}
 
 #: Jobs: section, rules for absent examples, how near the optimum an undisturbed one gets at least.
 _JOBS: Final[tuple[tuple[dict[str, Any], tuple[str, ...], float], ...]] = (
@@ -126,6 +126,7 @@ def draw(seed: int, on: str) -> Plan:
         _MAY_FAIL[kind] for kind in sorted(_MAY_FAIL) if any(f.kind == kind for f in faults)
     ]
     job = {
+        "chunk_bytes": 65536,
         "data": {**_ROWS, "seed": seed % 3, **more},
         "algorithm": section,
         "absent": rng.choice(absents),
@@ -139,7 +140,7 @@ def draw(seed: int, on: str) -> Plan:
             "fan_out": 2,
         },
         "evaluate": {"every": 100},
-        "checkpoint": {"every": 0.5},
+        "checkpoint": {"every_s": 0.5},
         "seed": seed,
     }
     rules = {**_RULES, "result": share} | ({"may_fail": "|".join(may_fail)} if may_fail else {})
@@ -218,6 +219,7 @@ def _raising(number: int, error: str, where: str) -> Plan:
     goes_on = where == "solver" and fences(error)
     fault = Fault(kind="raise", at=0.3, error=error, phase=where, seconds=30.0)
     job = {
+        "chunk_bytes": 65536,
         "data": {**_ROWS, "seed": 0},
         "algorithm": {"name": "tests.play.raising:ALGORITHM", "loss": "squared", "l2": 1e-5}
         | {"step": 15.0},
@@ -249,6 +251,7 @@ def draw_damaged(seed: int) -> Plan:
     if not is_early:
         faults.append(Fault(kind="kill", at=2.0, who=(rng.randrange(MEMBERS),)))
     job = {
+        "chunk_bytes": 65536,
         "data": {**_ROWS, "seed": seed % 3, "format": "chunks"},
         "algorithm": section,
         "absent": "reload",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
+from elasticml.algorithms.base import Arrays
 from elasticml.errors import ConfigError
 from elasticml.protocol.job_record import JobRecord, job_record
 
@@ -111,15 +112,14 @@ class Plan:
     seed : int
         From which the plan was drawn.
     job : mapping
-        The job's sections: in virtual time a job record's, on processes a job file's. Its section
-        ``data`` describes the rows, see :func:`tests.play.problems.source_of`.
+        The sections of a job record; version, job and name have defaults. Its section ``data``
+        describes the rows, see :func:`tests.play.problems.source_of`.
     world : mapping
         In virtual time the section ``simulate``; on processes see
         :func:`tests.play.worlds.world_of`.
     faults : tuple of Fault
     rules : mapping
-        By name, see :mod:`tests.play.virtual_rules` and :mod:`tests.play.rules`; the values are the
-        rules' parameters.
+        By name, see :mod:`tests.play.rules`; the values are the rules' parameters.
     """
 
     seed: int
@@ -146,7 +146,8 @@ class Plan:
     @property
     def record(self) -> JobRecord:
         """The job record, in virtual time."""
-        return job_record({k: v for k, v in self.job.items() if k != "data"})
+        sections = {k: v for k, v in self.job.items() if k != "data"}
+        return job_record({"version": 1, "job": "play", "name": "play", **sections})
 
     def with_faults(self, faults: Sequence[Fault]) -> Plan:
         """Return the plan with other faults."""
@@ -185,3 +186,35 @@ class Plan:
         if version != VERSION:
             raise ConfigError(f"--plan: got version {version}, wanted {VERSION}; draw a new plan")
         return plan
+
+
+@dataclass(kw_only=True, eq=False)
+class Played:
+    """The end of a plan's job, and what was done to it."""
+
+    plan: Plan
+    #: done, failed or endless.
+    state: str = "endless"
+    #: What ended the job, perhaps before it was resumed.
+    error: BaseException | None = None
+    story: Sequence[Mapping[str, Any]] = ()
+    history: Sequence[Mapping[str, Any]] = ()
+    #: The final model, and those at the beginning of rounds, if they are known.
+    arrays: Arrays = field(default_factory=dict)
+    snapshots: Mapping[int, Arrays] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    #: Faults that hit the job while it ran; in virtual time once for each member.
+    hits: list[Fault] = field(default_factory=list)
+    #: Processes at which a fault was aimed, or that ended.
+    hit_pids: set[int] = field(default_factory=set)
+    #: Rounds after the last fault was over; on processes, after all workers were back.
+    quiet_rounds: int = 0
+    #: Whether there was time for all examples to return, and for the model to become good.
+    is_whole: bool = False
+    has_settled: bool = False
+    #: Examples absent at the end.
+    absent: int = 0
+    #: Seconds from the time at which the job must have ended to its end.
+    late_s: float = 0.0
+    #: What the job left on the cluster.
+    left: list[str] = field(default_factory=list)

@@ -65,12 +65,13 @@ def source_of(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> ArraySou
     return from_arrays(X, y, by="columns" if algorithm["name"] == "primal_cocoa" else "rows")
 
 
-def file_source_of(algorithm: Mapping[str, Any], data: Mapping[str, Any], folder: Path) -> Source:
+def file_source_of(job: Mapping[str, Any], folder: Path) -> Source:
     """Return the rows as the source of the job on processes.
 
     Further key of ``data``: ``format``, "arrays" (the default, in memory), "chunks" or "svmlight":
     files in the folder, which are written unless they exist.
     """
+    algorithm, data = job["algorithm"], job["data"]
     kind, path = data.get("format", "arrays"), folder / "rows"
     source = source_of(algorithm, data)
     if kind == "arrays":
@@ -78,7 +79,7 @@ def file_source_of(algorithm: Mapping[str, Any], data: Mapping[str, Any], folder
     if not path.exists():
         folder.mkdir(exist_ok=True)
         if kind == "chunks":
-            convert(source, path, chunk_bytes=data["chunk_size"])
+            convert(source, path, chunk_bytes=job["chunk_bytes"])
         else:
             dump_svmlight_file(*rows_of(algorithm, data), path)
     return source_from_spec({"format": kind, "path": str(path)})

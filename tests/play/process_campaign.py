@@ -194,7 +194,13 @@ def _count(
     totals.rows_checked += line.get("rows", 0)
     totals.stall_s_max = max(totals.stall_s_max, line.get("stall_s", 0.0))
     hits, violations = line["hits"], line["violations"]
-    last = OUTCOMES[violations[0][0]] if violations else "error" if line["error"] else "recovered"
+    last = (
+        OUTCOMES.get(violations[0][0], "wrong")
+        if violations
+        else "error"
+        if line["error"]
+        else "recovered"
+    )
     for number, kind in enumerate(hits):
         totals.faults[kind, last if number == len(hits) - 1 else "recovered"] += 1
     name = f"{plan.world['on']} {plan.seed}: {plan.name}"

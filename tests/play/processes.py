@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +20,7 @@ from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.job import Job, resume
 from elasticml.jobs.handle import Handle
 from elasticml.jobs.job_file import parse_job
-from elasticml.jobs.result import Result
-from elasticml.report.status import JobStatus
-from tests.play.plan import Fault, Plan
+from tests.play.plan import Fault, Plan, Played
 from tests.play.problems import file_source_of
 from tests.play.rules import violations
 from tests.play.worlds import World, world_of
@@ -31,49 +30,37 @@ START_S_MAX: Final = 150.0
 #: A worker that is missing for so long is replaced.
 _BACK_S: Final = 1.0
 _LOOK_S: Final = 0.1
+#: Seconds without faults after which a job must have gone on.
+_QUIET_S: Final = 10.0
+#: Without them, a job with this many rounds is near the optimum; a busy machine may make fewer.
+_ROUNDS_MIN: Final = 100
 #: Slots with which a process has tried shared memory; it keeps them.
 _SLOTS_KEPT: Final = 2
 _IN_MEMORY: Final = ("/memfd", "/dev/shm", "/dev/zero")
 
 
-@dataclass(kw_only=True)
-class Played:
-    """The end of a plan's job, and what was done to it."""
+@dataclass(kw_only=True, eq=False)
+class PlayedOnProcesses(Played):
+    """The end of a plan's job on processes."""
 
-    plan: Plan
-    #: done, failed or endless.
-    state: str = "endless"
-    #: What ended the job, perhaps before it was resumed.
-    error: BaseException | None = None
-    result: Result | None = None
-    story: Sequence[Mapping[str, Any]] = ()
-    #: Faults that hit the job while it ran.
-    hits: list[Fault] = field(default_factory=list)
     rounds: int = 0
-    #: Rounds, and seconds, after the last fault was over and all workers were back.
-    quiet_rounds: int = 0
-    quiet_s: float = 0.0
     #: Longest time without a new round, faults included, after the first one.
     stall_s: float = 0.0
     seconds: float = 0.0
-    status: JobStatus | None = None
-    #: What the job left on the cluster.
-    left: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the campaign counts."""
-        found = list(violations(self))
         return {
             "state": self.state,
             "error": None if self.error is None else _told(self.error),
             "hits": [fault.kind for fault in self.hits],
             "errors": [fault.error for fault in self.hits if fault.error],
-            "violations": [[name, text] for name, text in found],
+            "violations": [list(found) for found in violations(self)],
             "rounds": self.rounds,
             "quiet_rounds": self.quiet_rounds,
             "stall_s": round(self.stall_s, 2),
             "seconds": round(self.seconds, 1),
-            "rows": len(self.result.history) if self.result is not None else 0,
+            "rows": len(self.history),
         }
 
 
@@ -83,7 +70,7 @@ def _told(error: BaseException) -> str:
     return type(error).__name__
 
 
-def play_all(plans: Sequence[Plan], folder: Path) -> Iterator[Played]:
+def play_all(plans: Sequence[Plan], folder: Path) -> Iterator[PlayedOnProcesses]:
     """Play plans of one world; yield each when it has ended."""
     made = _Worlds(plans[0], folder)
     with made.exits:
@@ -118,7 +105,7 @@ class _Play:
     def __init__(self, plan: Plan, worlds: _Worlds) -> None:
         self.plan, self._worlds = plan, worlds
         self.world = worlds()
-        self.played = Played(plan=plan)
+        self.played = PlayedOnProcesses(plan=plan, late_s=math.inf)
         self._data = self.world.folder / "data"
         self._place = self.world.disk / f"checkpoint-{plan.seed}"
         self._over = threading.Event()
@@ -127,10 +114,10 @@ class _Play:
         self._missing_since: float | None = None
         self._returning: threading.Thread | None = None
 
-    def run(self) -> Played:
+    def run(self) -> PlayedOnProcesses:
         """Play the plan to its end."""
         played, begin_s = self.played, time.monotonic()
-        source = file_source_of(self.plan.job["algorithm"], self.plan.data, self._data)
+        source = file_source_of(self.plan.job, self._data)
         handle: Handle | None = None
         while self._pending and self._pending[0].at < 0.0:
             self._begin(self._pending.pop(0))
@@ -149,6 +136,7 @@ class _Play:
             for thread in self._threads:
                 thread.join()
         played.seconds = time.monotonic() - begin_s
+        played.late_s = math.inf if played.state == "endless" else 0.0
         if handle is not None and played.state != "endless":
             self._fetch(handle)
         return played
@@ -157,15 +145,17 @@ class _Play:
         return source if self.plan.data.get("format", "arrays") == "arrays" else None
 
     def _job(self, source: Any) -> Job:
-        sections = {k: v for k, v in self.plan.job.items() if k not in ("data", "checkpoint")}
+        own = ("data", "checkpoint", "chunk_bytes")
+        sections = {k: v for k, v in self.plan.job.items() if k not in own}
         if ":" in sections["algorithm"]["name"]:
             trigger = str(self.world.folder / "raise")
             sections["algorithm"] = {**sections["algorithm"], "trigger": trigger}
         if "checkpoint" in self.plan.job:
-            sections["checkpoint"] = {**self.plan.job["checkpoint"], "path": str(self._place)}
+            every_s = self.plan.job["checkpoint"]["every_s"]
+            sections["checkpoint"] = {"every": every_s, "path": str(self._place)}
         data = {"format": "npz", "path": "replaced", "cache": str(self.world.disk / "cache")}
-        if "chunk_size" in self.plan.data:
-            data["chunk_size"] = self.plan.data["chunk_size"]
+        if "chunk_bytes" in self.plan.job:
+            data["chunk_size"] = self.plan.job["chunk_bytes"]
         file = parse_job({**sections, "data": data}, folder=self.world.folder, name="play")
         return Job.from_file(dataclasses.replace(file, data=source, name=f"play-{self.plan.seed}"))
 
@@ -177,7 +167,7 @@ class _Play:
         last = -1
         while True:
             try:
-                status = self.played.status = handle.status()
+                status = handle.status()
             except JobFailedError as error:
                 self.played.error = error
                 return "failed"
@@ -205,8 +195,9 @@ class _Play:
                 quiet_s, quiet_round = now_s, status.round
             self._over.wait(_LOOK_S)
         if quiet_s is not None:
-            self.played.quiet_s = time.monotonic() - quiet_s
+            self.played.is_whole = time.monotonic() - quiet_s >= _QUIET_S
             self.played.quiet_rounds = status.round - (quiet_round or 0)
+        self.played.absent = status.absent_examples or 0
         return str(status.state)
 
     def _begin(self, fault: Fault) -> None:
@@ -228,6 +219,7 @@ class _Play:
         with contextlib.suppress(ElasticmlError, OSError):
             undo = self.world.faults[fault.kind](self.world, fault, workers)
             self.played.hits.append(fault)
+            self.played.hit_pids |= {worker.pid for worker in workers if worker.pid is not None}
             if undo is not None:
                 self._over.wait(fault.seconds)
                 undo()
@@ -275,11 +267,13 @@ class _Play:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                played.result = handle.result()
+                result = handle.result()
             except BaseException as error:
                 played.error = error
             else:
-                played.rounds = played.result.summary["rounds"]
+                played.history, played.arrays = result.history, result.arrays
+                played.summary, played.rounds = result.summary, result.summary["rounds"]
+                played.has_settled = played.is_whole or played.rounds >= _ROUNDS_MIN
             with contextlib.suppress(ElasticmlError, OSError):
                 played.story = list(handle)
                 handle.forget()

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from elasticml.control.driver_settings import OVERTIME, OVERTIME_S_MIN
 from elasticml.data.source import Source
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, error_from_dict
 from elasticml.protocol.job_record import JobRecord
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from elasticml.sim.preemption_trace import options_from_section
-from elasticml.sim.simulation import SimResult, Simulation
+from elasticml.sim.simulation import Simulation
 from elasticml.sim.virtual_worker import Worker
-from elasticml.sim.world import World
 from elasticml.specification.simulator import Asked, WorldOptions
 from elasticml.story.records import FaultInjected, records_of
+from elasticml.story.summary import summary_from_json
 from elasticml.training.checkpoint import Checkpoint, record_to_resume
 from tests.play.network import Disturbance, DisturbedNetwork
-from tests.play.plan import VIRTUAL, Fault, Plan
+from tests.play.plan import VIRTUAL, Fault, Plan, Played
 from tests.play.problems import source_of
 
 
@@ -30,23 +31,16 @@ class DriverKilledError(Exception):
     """The plan has killed the driver."""
 
 
-@dataclass(kw_only=True, eq=False)
-class PlayedPlan:
-    """The end of a plan's job, and what was done to it."""
+#: Rounds without faults after which the model must be near the optimum.
+_QUIET_ROUNDS: Final = 10
 
-    plan: Plan
-    result: SimResult
-    #: The world of the last attempt.
-    world: World
-    #: Faults that hit a member, by kind; a fault of two members counts twice.
-    faults: Counter[str] = field(default_factory=Counter)
+
+@dataclass(kw_only=True, eq=False)
+class PlayedPlan(Played):
+    """The end of a plan's job in virtual time."""
+
     #: Members times seconds that they lived, over all attempts.
     member_seconds: float = 0.0
-    #: Addresses in the last attempt at which a fault was aimed.
-    touched: set[str] = field(default_factory=set)
-    #: Seconds, on the last attempt's clock, of the end of the last fault and of the last newcomers.
-    last_fault_s: float = 0.0
-    last_grant_s: float = 0.0
 
 
 def play_plan(plan: Plan) -> PlayedPlan:
@@ -71,13 +65,11 @@ def _play(plan: Plan, folder: Path) -> PlayedPlan:
     phases = [entry for fault in plan.faults for entry in _planned(fault)]
     record = replace(plan, job={**plan.job, "faults": phases}).record
     source = None if options.costs is not None else source_of(record.algorithm, plan.data)
-    counts: Counter[str] = Counter()
+    hits: list[Fault] = []
     member_seconds, since, shift_s = 0.0, 0.0, 0.0
     checkpoint: Checkpoint | None = None
     while True:
-        attempt = _Attempt(
-            plan, record, source, options, checkpoint, folder, since, shift_s, counts
-        )
+        attempt = _Attempt(plan, record, source, options, checkpoint, folder, since, shift_s, hits)
         is_over = attempt.run()
         attempt.simulation.close()
         member_seconds += attempt.member_seconds
@@ -92,18 +84,44 @@ def _play(plan: Plan, folder: Path) -> PlayedPlan:
         assert source is not None
         shift_s = checkpoint.seconds + attempt.restart_s - since
         record = record_to_resume(record, checkpoint, source)
+    return _ended(plan, attempt, member_seconds)
+
+
+def _ended(plan: Plan, attempt: _Attempt, member_seconds: float) -> PlayedPlan:
     result = attempt.simulation.result()
     losses = [r for r in records_of(FaultInjected, result.story) if r.kind == "lose"]
-    counts["phase"] += sum(len(lost.members or ()) for lost in losses)
+    by_phase = [Fault(kind="phase", at=lost.t) for lost in losses for _ in lost.members or ()]
+    last_fault_s = max([attempt.last_fault_s, *(lost.t for lost in losses)])
+    quiet = [row for row in result.rows if (row.get("seconds") or 0.0) > last_fault_s]
+    absent = attempt.world.driver.machine.state.ledger.absent_rows()
+    has_settled = len(quiet) >= _QUIET_ROUNDS
+    # A step of the trainer under way may end.
+    limit_s = plan.record.stop.seconds or math.inf
+    end_s = summary_from_json(result.summary).seconds or 0.0
+    step_s = max(OVERTIME_S_MIN, OVERTIME * limit_s) + 2.0 * float(plan.world["tick_s"])
+    ended = {
+        worker.address
+        for worker in attempt.world.workers.by_address.values()
+        if not worker.endpoint.is_alive or worker.is_closing
+    }
     return PlayedPlan(
         plan=plan,
-        result=result,
-        world=attempt.simulation.world,
-        faults=counts,
+        state=result.state,
+        error=None if result.error is None else error_from_dict(result.error),
+        story=result.story,
+        history=result.rows,
+        arrays=result.arrays,
+        snapshots=result.snapshots,
+        summary=result.summary,
+        hits=attempt.hits + by_phase,
+        hit_pids={int(address.removeprefix("sim://")) for address in attempt.touched | ended},
+        quiet_rounds=len(quiet),
+        # Groups wait for members that own nothing: with the last newcomers, there are enough.
+        is_whole=has_settled and attempt.last_grant_s > last_fault_s,
+        has_settled=has_settled and not absent,
+        absent=absent,
+        late_s=end_s - limit_s - step_s,
         member_seconds=member_seconds,
-        touched=attempt.touched,
-        last_fault_s=max([attempt.last_fault_s, *(lost.t for lost in losses)]),
-        last_grant_s=attempt.last_grant_s,
     )
 
 
@@ -129,7 +147,7 @@ class _Attempt:
         folder: Path,
         since: float,
         shift_s: float,
-        counts: Counter[str],
+        hits: list[Fault],
     ) -> None:
         faults = [f for f in plan.faults if f.at > since or (since == 0.0 and f.at == 0.0)]
         marks = [
@@ -157,7 +175,7 @@ class _Attempt:
         self.network = DisturbedNetwork(self.environment.network, random.Random(plan.seed))
         self.environment.network = self.network
         self.clock = self.environment.loop
-        self.counts = counts
+        self.hits = hits
         self.touched: set[str] = set()
         self.member_seconds = 0.0
         self.last_fault_s = self.last_grant_s = self.clock.now_s
@@ -189,11 +207,11 @@ class _Attempt:
             end_s = self.clock.now_s + 4.0 * fault.seconds + fault.grace
             self.last_fault_s = max(self.last_fault_s, end_s)
         if fault.kind == "driver":
-            self.counts["driver"] += 1
+            self.hits.append(fault)
             self.killed_at, self.restart_s = fault.at, fault.seconds
             raise DriverKilledError
         if fault.kind == "grant":
-            self.counts["grant"] += 1
+            self.hits.append(fault)
             self.last_grant_s = self.clock.now_s
             for _ in fault.who:
                 self.clock.after(self.environment.options.start_s, self.world.workers.start)
@@ -201,7 +219,7 @@ class _Attempt:
         here = [w for w in self.world.workers.serving() if w.slot in fault.who]
         if fault.kind == "one_way" and len(here) < 2:
             return
-        self.counts[fault.kind] += len(here)
+        self.hits += [fault] * len(here)
         self.touched |= {worker.address for worker in here}
         if fault.kind in _DISTURBANCES:
             made = _DISTURBANCES[fault.kind](fault)

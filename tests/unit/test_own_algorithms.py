@@ -58,7 +58,7 @@ def test_the_huber_example_keeps_all_rules(data):
         em.ImportedAlgorithm(name="examples.huber:HUBER", **SETTINGS), data
     )
 
-    assert [check.problem for check in checks] == [""] * 7
+    assert [check.problem for check in checks] == [""] * 8
     assert re.search(r"[23] members lost; last objective \d\S*, undisturbed \d", str(checks[5]))
 
 
@@ -69,6 +69,7 @@ def test_the_huber_example_keeps_all_rules(data):
         ("SHAPE", r"'loss' has shape \(1,\), wanted \(\)"),
         ("MODEL", r"compute changes work.model\['w'\]"),
         ("CHUNKS", r"compute of no chunks failed: ValueError: no rows \(broken_algorithms.py:"),
+        ("GAP", "none is below .* by its gap, and another has"),
         ("RESUME", "the model differs 1 rounds after the checkpoint"),
     ],
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.play.virtual_rules import missampled
+from tests.play.rules import missampled
 
 #: Losses of ten examples, of which a round visits two or three.
 LOSSES = [0.1, 0.7, 0.3, 0.9, 0.2, 1.1, 0.5, 0.4, 0.8, 0.6]
