@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from elasticml.algorithms.async_sgd import seeding
 from elasticml.algorithms.async_sgd.base import Arrays
-from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows, mini_batch_pass
+from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
 from elasticml.algorithms.async_sgd.seeding_ops import run_locally
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import FixedPieces
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from elasticml.models.model import Model
 
 _CHUNK_BYTES: Final = 2**20
-#: Separates the draws of samples and orders from others with the same seed.
-_PASSES: Final = 0xA531
-#: Share of the centres' mass that is kept for the next pass: means over rows that were assigned to
-#: earlier centres hold them back. Five passes end 0.4 to 0.9 % lower than with the whole mass.
-_KEPT_MASS: Final = 0.05
-#: Passes end after one that reduced the inertia by less than this share.
-_GAIN_MIN: Final = 5e-3
+#: Separates these draws from others with the same seed.
+_DRAWS: Final = 0xA531
+#: Rows from which k-means++ chooses, at most: it looks at each of them for each centre.
+_SEEDING_ROWS_MAX: Final = 100_000
 _VARIANCE_ROWS: Final = 4000
+#: Passes of a job in mini-batches, and the most of Lloyd's passes after them.
+_JOB_PASSES: Final = 5
+_JOB_LLOYD_MAX: Final = 10
 #: More rounds than a job has.
 _ROUNDS_MAX: Final = 10**9
 #: scikit-learn's names of initializations, and ours.
@@ -58,31 +58,24 @@ _STARTS: Final[dict[str, seeding.How]] = {
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, ElasticEstimator):
     """Find clusters with K-Means, in this process or on a Dask cluster.
 
-    The interface is that of scikit-learn's ``KMeans``. The first passes over the data use
-    mini-batches, in which every centre is the running mean of the examples assigned to it. The last
-    passes are Lloyd's algorithm, which skips rows whose centre cannot have changed (Hamerly,
-    "Making k-means even faster", SDM 2010). On a cluster, the job is one of :class:`AsyncSGD`.
+    The interface is that of scikit-learn's ``KMeans``. Greedy k-means++ chooses the initial
+    centres, and Lloyd's algorithm improves them; it skips rows whose centre cannot have changed
+    (Hamerly, "Making k-means even faster", SDM 2010). On a cluster, the job is one of
+    :class:`AsyncSGD`.
 
     Parameters
     ----------
     n_clusters : int
     init : "k-means++", "k-means||", "random" or array_like (n_clusters, n_features)
-        ``k-means++`` uses a sample of 30 rows per cluster.
-    batch_size : int, optional
-        Examples per mini-batch; by default ``max(10 n_clusters, 256)``, of a job's members
-        ``max(3 n_clusters, 256)``.
+        ``k-means++`` chooses among all rows, or 100,000 at random; a job among 100 per cluster.
     max_iter : int
-        The most passes over the data in mini-batches. They end earlier if a pass reduces the
-        inertia by less than 0.5 %, unless ``tol`` is zero.
+        The most iterations of Lloyd's algorithm. A job makes five passes in mini-batches, and then
+        at most ten iterations.
     tol : float
-        Both kinds of passes end when the sum of the squared shifts of the centres is at most this
-        share of the mean variance of the columns.
-    lloyd_iter : int
-        The most final passes of Lloyd's algorithm. scikit-learn's ``KMeans`` makes up to 300.
+        The iterations end when the sum of the squared shifts of the centres is at most this share
+        of the mean variance of the columns.
     n_jobs : int, optional
-        Threads; by default one, -1 for all CPUs. The result does not depend on it. Threads share
-        passes over all data (k-means||, Lloyd's, labels), and mini-batches of more than 512 rows if
-        there are many columns and clusters.
+        Threads; by default one, -1 for all CPUs. The result does not depend on it.
     random_state : int, RandomState or None
         A job's result also depends on when its members' messages arrive.
     client : distributed.Client or address, optional
@@ -95,18 +88,17 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     ----------
     cluster_centers_ : ndarray (n_clusters, n_features)
     counts_ : ndarray (n_clusters,)
-        Weight of the examples that each centre is the mean of; ``partial_fit`` adds to it. After
-        passes in mini-batches it includes a twentieth of the weight before the last pass.
+        Weight of the examples that each centre is the mean of; ``partial_fit`` adds to it.
     labels_ : ndarray (n_samples,), int32
         Labels of the data of the last ``fit`` or ``partial_fit``; a lazy collection if those were a
         Dask collection and the model was fitted by a job.
     inertia_ : float
         Weighted sum of their squared distances to the nearest centre.
     n_iter_ : int
-        Number of passes, without Lloyd's.
+        Number of iterations; of a job, of passes in mini-batches.
     solver_path_ : "in-process" or "job"
         How it was fitted: as a job if ``client`` is given, or if X is a Dask collection and there
-        is a default client. A job makes ``max_iter`` passes, and does not use ``tol``.
+        is a default client. A job does not use ``tol``.
     n_features_in_ : int
 
     Notes
@@ -127,10 +119,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions(set(_STARTS)), "array-like"],
-        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "lloyd_iter": [Interval(Integral, 0, None, closed="left")],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
@@ -144,10 +134,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         n_clusters: int = 8,
         *,
         init: Literal["k-means++", "k-means||", "random"] | ArrayLike = "k-means++",
-        batch_size: int | None = None,
-        max_iter: int = 5,
+        max_iter: int = 300,
         tol: float = 1e-4,
-        lloyd_iter: int = 1,
         n_jobs: int | None = None,
         random_state: Any = None,
         client: Any = None,
@@ -158,10 +146,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     ) -> None:
         self.n_clusters = n_clusters
         self.init = init
-        self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
-        self.lloyd_iter = lloyd_iter
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.client = client
@@ -248,39 +234,27 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         algorithm = AsyncSGD(
             "kmeans",
             k=int(self.n_clusters),
-            batch=self._batch_size(3),
+            batch=max(3 * int(self.n_clusters), 256),
             start="kmeans++" if start is not None else _STARTS[str(self.init)],
-            passes=self.max_iter,
-            final_passes=self.lloyd_iter,
+            passes=_JOB_PASSES,
+            final_passes=min(int(self.max_iter), _JOB_LLOYD_MAX),
             seed=self._seed(),
         )
         warm_start = None if start is None else {"centres": start}
         # The passes end the job; a row of its history, a round, is a second.
         result = run_job(algorithm, data, client, _ROUNDS_MAX, warm_start)
-        self.solver_path_, self.n_iter_ = "job", int(self.max_iter)
+        self.solver_path_, self.n_iter_ = "job", _JOB_PASSES
         return {"centres": result.arrays["centres"], "counts": result.arrays["counts"]}
 
     def _fit(self, X: Any, weights: NDArray[np.float64] | None, threads: Parallel) -> None:
         self._check(X, is_new=True)
-        seed = self._seed()
-        rng = np.random.default_rng([_PASSES, seed])
         rows = Rows(X, weights)
-        centres = self._start(X, weights, seed, rng, threads)
-        mass, batch = np.zeros(len(centres)), self._batch_size(10)
+        centres, mass = self._start(X, weights, threads), np.zeros(self.n_clusters)
         limit = self.tol * float(np.mean(_variances(X)))
-        last = np.inf
+        assignment = Assignment(rows, centres, threads)
         self.n_iter_ = 0
         while self.n_iter_ < self.max_iter:
-            before = centres.copy()
             self.n_iter_ += 1
-            mass *= _KEPT_MASS
-            squares = mini_batch_pass(rows, rng.permutation(rows.n), batch, centres, mass, threads)
-            is_settled = self.tol > 0.0 and squares > (1.0 - _GAIN_MIN) * last
-            if is_settled or float(((centres - before) ** 2).sum()) <= limit:
-                break
-            last = squares
-        assignment = Assignment(rows, centres, threads)
-        for _ in range(self.lloyd_iter):
             assignment.move_to(centres)
             centres, mass, n_moved = assignment.means()
             shift = float(((centres - assignment.centres) ** 2).sum())
@@ -297,15 +271,18 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         rows = Rows(X, weights)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
             if is_new:
-                seed = self._seed()
-                rng = np.random.default_rng([_PASSES, seed])
-                centres, mass = self._start(X, weights, seed, rng, pool), np.zeros(self.n_clusters)
+                centres, mass = self._start(X, weights, pool), np.zeros(self.n_clusters)
                 self.n_iter_ = 0
             else:
-                centres, mass = self._centres().copy(), self.counts_.copy()
-            mini_batch_pass(rows, np.arange(rows.n), rows.n, centres, mass, pool)
-            self.cluster_centers_, self.counts_ = centres.astype(X.dtype), mass
-            self._keep_labels(rows, Assignment(rows, self._centres(), pool))
+                centres, mass = self._centres(), self.counts_
+            assignment = Assignment(rows, centres, pool)
+            assignment.move_to(centres)
+            means, counts, _ = assignment.means()
+            self.counts_ = mass + counts
+            share = np.divide(counts, self.counts_, out=np.zeros_like(mass), where=counts > 0.0)
+            centres = centres + share[:, None] * (means - centres)
+            self.cluster_centers_ = centres.astype(X.dtype)
+            self._keep_labels(rows, assignment)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -366,7 +343,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         return validate_data(
-            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset
+            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", reset=reset
         )
 
     def _read(
@@ -400,31 +377,32 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         self,
         X: Any,
         weights: NDArray[np.float64] | None,
-        seed: int,
-        rng: np.random.Generator,
         threads: Parallel,
     ) -> NDArray[np.float64]:
+        seed = self._seed()
         if not isinstance(self.init, str):
             return self._given(X)
         try:
             if self.init == "k-means||":
                 return self._parallel_start(X, weights, seed, threads)
-            return self._sampled_start(X, weights, rng)
+            return self._sampled_start(X, weights, np.random.default_rng([_DRAWS, seed]))
         except DataError:
             return self._from_distinct_rows(X, weights, seed)
 
     def _sampled_start(
         self, X: Any, weights: NDArray[np.float64] | None, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """Choose initial centres from a sample, by k-means++ or at random."""
-        some = np.arange(X.shape[0]) if weights is None else np.flatnonzero(weights > 0.0)
-        if len(some) < self.n_clusters:
-            raise DataError(f"{len(some)} rows with weight, wanted {self.n_clusters}")
-        k = int(self.n_clusters)
-        drawn = rng.choice(some, min(len(some), seeding.ROWS_EACH * k), replace=False)
-        sample = X[drawn]
-        dense = sample.toarray() if scipy.sparse.issparse(sample) else sample
-        return seeding.from_sample(_STARTS[str(self.init)], dense.astype(np.float64), k, rng)
+        """Choose initial centres among the rows, by k-means++ or at random."""
+        n, k = X.shape[0], int(self.n_clusters)
+        some = np.arange(n) if weights is None else np.flatnonzero(weights > 0.0)
+        if len(some) < k:
+            raise DataError(f"{len(some)} rows with weight, wanted {k}")
+        if self.init == "random":
+            return Rows(X, None).dense(rng.choice(some, k, replace=False))
+        if len(some) > _SEEDING_ROWS_MAX:
+            some = rng.choice(some, _SEEDING_ROWS_MAX, replace=False)
+        mass = np.ones(len(some)) if weights is None else weights[some]
+        return seeding.plus_plus(X if len(some) == n else X[some], mass, k, rng)
 
     def _parallel_start(
         self, X: Any, weights: NDArray[np.float64] | None, seed: int, threads: Parallel
@@ -474,11 +452,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _batch_size(self, per_cluster: int) -> int:
-        if self.batch_size is not None:
-            return int(self.batch_size)
-        return max(per_cluster * int(self.n_clusters), 256)
 
     # --- results ---------------------------------------------------------------------------------
 

@@ -202,7 +202,7 @@ class AsyncSGD(_Seeded, _Linear):
     #: Initial centres.
     start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
     #: Rows per centre in the sample for k-means++.
-    start_rows: Count = 30
+    start_rows: Count = 100
     #: Passes over its examples after which a member stops.
     passes: float | None = Field(default=None, gt=0)
     #: Seconds between two reports, which are rows of the history; members do not pause for them.

@@ -24,11 +24,9 @@ from tests.bench import harness
 from tests.bench.kmeans_data import SETS
 
 OURS = {
-    "1 pass": {"max_iter": 1, "lloyd_iter": 0},
+    "seeding": {"max_iter": 0},
+    "5 iterations": {"max_iter": 5},
     "default": {},
-    "5 of Lloyd's": {"lloyd_iter": 5},
-    "20 of Lloyd's": {"lloyd_iter": 20},
-    "Lloyd's to the end": {"lloyd_iter": 300},
 }
 PEERS = {
     "MiniBatchKMeans": (MiniBatchKMeans, {}),

@@ -25,11 +25,12 @@ _UNIT: Final = 2.0**-24
 #: Rows and centres farther from the shift than this are compared in double precision only.
 _FAR: Final = 1e15
 
-_comparing_kernel = compiled(fastmath={"reassoc", "contract", "nnan", "nsz"})
+#: Reassociated sums, without NaN handling: sources reject NaN.
+comparing_kernel = compiled(fastmath={"reassoc", "contract", "nnan", "nsz"})
 
 
-@_comparing_kernel
-def _score_four(X: F32, i: int, across: F32, half_squares: F32, norms: F32, scores: F32) -> None:
+@comparing_kernel
+def score_four(X: F32, i: int, across: F32, half_squares: F32, norms: F32, scores: F32) -> None:
     """Write half the squared distances of rows ``i`` to ``i + 3`` to all centres."""
     # Known to be a multiple, or the loop takes half as long again.
     n_columns, width = len(across) // COLUMNS * COLUMNS, across.shape[1]
@@ -90,7 +91,7 @@ def squared_distance(x: F64, c: F64) -> float:
 
 
 @regrouping_kernel
-def _to_single(X: F64, n: int, shift: F64, out: F32, norms: F32) -> None:
+def to_single(X: F64, n: int, shift: F64, out: F32, norms: F32) -> None:
     """Write ``X - shift`` and half the squares of the rows' norms."""
     for i in range(n):
         square = 0.0
@@ -102,7 +103,7 @@ def _to_single(X: F64, n: int, shift: F64, out: F32, norms: F32) -> None:
 
 
 @kernel
-def _two_by_doubles(x: F64, centres: F64) -> tuple[int, float, float]:
+def two_by_doubles(x: F64, centres: F64) -> tuple[int, float, float]:
     """Return the nearest centre, half its squared distance, and how much more the next one has."""
     place, least, second = 0, np.inf, np.inf
     for k in range(len(centres)):
@@ -112,6 +113,15 @@ def _two_by_doubles(x: F64, centres: F64) -> tuple[int, float, float]:
         elif square < second:
             second = square
     return place, 0.5 * least, 0.5 * (second - least) if second < np.inf else np.inf
+
+
+@kernel
+def relative_error(d: int) -> float:
+    """Return the error of half a squared distance in single precision.
+
+    It is a share of the square of the sum of the distances of row and centre to the shift.
+    """
+    return 2.0 * _UNIT * (d // 4 + 12)
 
 
 def empty_layout(n_centres: int, d: int) -> tuple[F32, F32]:
@@ -197,10 +207,10 @@ def nearest_checked(
     errors of a few units of single precision, relative to the norms of row and centre.
     """
     n_centres, d = centres.shape
-    _to_single(X, n, shift, singles, norms)
-    share = 2.0 * _UNIT * (d // 4 + 12)
+    to_single(X, n, shift, singles, norms)
+    share = relative_error(d)
     for start in range(0, n, ROWS):
-        _score_four(singles, start, across, half_squares, norms, scores)
+        score_four(singles, start, across, half_squares, norms, scores)
         for i in range(start, min(start + ROWS, n)):
             place, least, second = _least_two(bits[i - start], scores[i - start], n_centres - 1)
             row = np.sqrt(2.0 * np.float64(norms[i]))
@@ -210,4 +220,4 @@ def nearest_checked(
             if gap > 0.0 and row < _FAR and radius < _FAR:
                 labels[i], halves[i], gaps[i] = place, least, gap
             else:
-                labels[i], halves[i], gaps[i] = _two_by_doubles(X[i], centres)
+                labels[i], halves[i], gaps[i] = two_by_doubles(X[i], centres)

@@ -12,7 +12,7 @@ from elasticml.arrays import F64
 
 
 def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:
-    """Run ``passes`` iterations of Lloyd's algorithm over all examples.
+    """Run up to ``passes`` iterations of Lloyd's algorithm; they end when no centre moves.
 
     Yields exchanges, as :func:`elasticml.algorithms.async_sgd.seeding.start` does. Returns
     ``centres``, and the ``counts`` of examples nearest to each before its last move. A centre
@@ -21,8 +21,10 @@ def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F
     counts = np.zeros(len(centres))
     for _ in range(passes):
         outcome = yield statistics_exchange(centres)
-        counts = outcome.arrays["counts"]
+        counts, before = outcome.arrays["counts"], centres
         centres = moved(centres, outcome.arrays["sums"], counts)
+        if np.array_equal(centres, before):
+            break
     return {"centres": centres, "counts": counts}
 
 

@@ -5,8 +5,7 @@ process. The rows drawn depend on the seed and the chunks' ids, not on the owner
 own position in the result, so that the sum over members concatenates them.
 
 Source: Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding" (SODA 2007), each
-centre the best of several candidates; Lattanzi and Sohler, "A better k-means++ algorithm via local
-search" (ICML 2019); Bahmani and others, "Scalable k-means++" (VLDB 2012).
+centre the best of several candidates; Bahmani and others, "Scalable k-means++" (VLDB 2012).
 """
 
 from __future__ import annotations
@@ -18,7 +17,17 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.checked_singles import squared_distance
+from elasticml.algorithms.async_sgd.checked_singles import (
+    ROWS,
+    comparing_kernel,
+    empty_layout,
+    prepare_single,
+    relative_error,
+    score_four,
+    scratch,
+    to_single,
+)
+from elasticml.algorithms.async_sgd.local_kmeans import Rows, sparse_layout
 from elasticml.algorithms.async_sgd.seeding_ops import (
     count_exchange,
     inertia_exchange,
@@ -28,158 +37,147 @@ from elasticml.algorithms.async_sgd.seeding_ops import (
     weights_exchange,
 )
 from elasticml.algorithms.base import Exchange, Outcome
-from elasticml.arrays import F64, I64
-from elasticml.compiled import regrouping_kernel
+from elasticml.arrays import F32, F64, I32
+from elasticml.compiled import kernel
 from elasticml.errors import DataError
 
-# Serial compiled loops of k-means++: the inertia with a candidate, and local search by swaps.
 
-#: Square of two, with slack for rounding errors.
-_TWICE_SQUARED: Final = 4.0 * (1.0 + 1e-9)
-
-
-@regrouping_kernel
-def potentials(
-    rows: F64,
+@comparing_kernel
+def _potentials_dense(
+    rows: F32,
+    norms: F32,
     weights: F64,
-    centres: F64,
-    candidates: I64,
+    across: F32,
+    half_squares: F32,
     closest: F64,
-    who: I64,
-    away: F64,
+    scores: F32,
+    squares: F32,
     out: F64,
 ) -> None:
     """Write the inertia that each candidate would leave as a further centre.
 
     Parameters
     ----------
-    rows : ndarray (n, D)
+    rows, norms
+        From ``checked_singles.to_single``.
     weights : ndarray (n,)
-    centres : ndarray (K, D)
-    candidates : ndarray (T,)
-        Rows.
+    across, half_squares
+        Of the candidates, from ``checked_singles.prepare_single``.
     closest : ndarray (n,)
         Squared distances to the nearest of the centres.
-    who : ndarray (n,)
-        The nearest centres.
-    away : ndarray (T, K)
+    scores : ndarray (4, P)
         Overwritten.
+    squares : ndarray (n, T)
+        Squared distances to the candidates.
     out : ndarray (T,)
     """
-    for t in range(candidates.size):
-        out[t] = 0.0
-        for k in range(len(centres)):
-            away[t, k] = squared_distance(rows[candidates[t]], centres[k])
-    for i in range(len(rows)):
-        for t in range(candidates.size):
-            least = closest[i]
-            # A candidate twice as far from the nearest centre as the row is not nearer to the row.
-            if away[t, who[i]] < _TWICE_SQUARED * least:
-                least = min(least, squared_distance(rows[i], rows[candidates[t]]))
-            out[t] += weights[i] * least
+    n_candidates = out.size
+    out[:] = 0.0
+    for start in range(0, weights.size, ROWS):
+        score_four(rows, start, across, half_squares, norms, scores)
+        for i in range(start, min(start + ROWS, weights.size)):
+            weight, least, score = weights[i], closest[i], scores[i - start]
+            for t in range(n_candidates):
+                square = 2.0 * max(np.float64(score[t]), 0.0)
+                squares[i, t] = square
+                out[t] += weight * min(least, square)
 
 
-@regrouping_kernel
-def add_centre(rows: F64, centre: F64, k: int, closest: F64, who: I64) -> None:
-    """Update the squared distances to the nearest centres, and those, with a ``k``-th centre."""
-    for i in range(len(rows)):
-        square = squared_distance(rows[i], centre)
-        if square < closest[i]:
-            closest[i], who[i] = square, k
+@kernel
+def _closer(dense: Any, centre: F64, norms: F32, radius: float, squares: F32, closest: F64) -> None:
+    """Update the squared distances to the nearest centres with a further one.
+
+    Distances of the size of single precision's error are computed again: equal rows have none.
+    """
+    share = relative_error(centre.size)
+    for i in range(closest.size):
+        reach = np.sqrt(2.0 * np.float64(norms[i])) + radius
+        square: float = np.float64(squares[i])
+        if square < 100.0 * share * reach * reach:
+            square = 0.0
+            for j in range(centre.size):
+                square += (dense[i, j] - centre[j]) * (dense[i, j] - centre[j])
+        closest[i] = min(closest[i], square)
 
 
-@regrouping_kernel
-def _swap(
-    rows: F64,
+@comparing_kernel
+def _potentials_sparse(
+    indptr: Any,
+    indices: I32,
+    values: Any,
+    norms: F64,
     weights: F64,
-    centres: F64,
-    uniforms: F64,
-    near: F64,
-    second: F64,
-    fresh: F64,
-    missed: F64,
-    away: F64,
-    who: I64,
-    next_who: I64,
-) -> int:
-    n, n_centres = len(rows), len(centres)
-    swaps, stale = 0, -1
-    for uniform in uniforms:
-        inertia = 0.0
-        for i in range(n):
-            if who[i] == stale or next_who[i] == stale:
-                near[i], second[i] = np.inf, np.inf
-                for k in range(n_centres):
-                    square = squared_distance(rows[i], centres[k])
-                    if square < near[i]:
-                        second[i], next_who[i] = near[i], who[i]
-                        near[i], who[i] = square, k
-                    elif square < second[i]:
-                        second[i], next_who[i] = square, k
-            inertia += weights[i] * near[i]
-        left, drawn = uniform * inertia, 0
-        while drawn < n - 1 and left >= weights[drawn] * near[drawn]:
-            left -= weights[drawn] * near[drawn]
-            drawn += 1
-        for k in range(n_centres):
-            missed[k] = 0.0
-            away[k] = np.sqrt(squared_distance(rows[drawn], centres[k]))
-        with_it = 0.0
-        for i in range(n):
-            # The drawn row is at least this far; if that is farther than the second, it is neither.
-            least = away[who[i]] - np.sqrt(near[i])
-            if least > 0.0 and least * least > second[i]:
-                fresh[i] = np.inf
-            else:
-                fresh[i] = squared_distance(rows[i], rows[drawn])
-            own = min(near[i], fresh[i])
-            with_it += weights[i] * own
-            missed[who[i]] += weights[i] * (min(second[i], fresh[i]) - own)
-        stale = 0
-        for k in range(n_centres):
-            stale = k if missed[k] < missed[stale] else stale
-        if not with_it + missed[stale] < inertia:
-            stale = n_centres
-            continue
-        swaps += 1
-        for j in range(centres.shape[1]):
-            centres[stale, j] = rows[drawn, j]
-        for i in range(n):
-            if who[i] == stale or next_who[i] == stale:
-                continue
-            if fresh[i] < near[i]:
-                second[i], next_who[i] = near[i], who[i]
-                near[i], who[i] = fresh[i], stale
-            elif fresh[i] < second[i]:
-                second[i], next_who[i] = fresh[i], stale
-    return swaps
+    across: F64,
+    half_squares: F64,
+    closest: F64,
+    scores: F64,
+    squares: F64,
+    out: F64,
+) -> None:
+    """Do the same as :func:`_potentials_dense` for the rows of a CSR matrix."""
+    n_candidates = out.size
+    out[:] = 0.0
+    for i in range(weights.size):
+        for t in range(scores.size):
+            scores[t] = half_squares[t]
+        for at in range(indptr[i], indptr[i + 1]):
+            value, column = values[at], across[indices[at]]
+            for t in range(scores.size):
+                scores[t] -= value * column[t]
+        weight, least = weights[i], closest[i]
+        for t in range(n_candidates):
+            square = norms[i] + 2.0 * scores[t]
+            # Equal rows have no distance, whatever the rounding errors.
+            square = square if square > 1e-13 * (norms[i] + 2.0 * half_squares[t]) else 0.0
+            squares[i, t] = square
+            out[t] += weight * min(least, square)
 
 
-def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
-    """Improve centres by local search: swap them for rows that reduce the inertia.
-
-    For every number in ``uniforms``, from 0 to 1, a row is drawn with probability proportional to
-    weight times squared distance. It replaces the centre whose removal costs least, if this reduces
-    the inertia.
+class _Greedy:
+    """Squared distances of rows to the nearest of the centres chosen so far.
 
     Parameters
     ----------
-    rows : ndarray (n, D)
+    rows : Rows
     weights : ndarray (n,)
-    centres : ndarray (K, D)
-        Modified in place.
-
-    Returns
-    -------
-    int
-        Number of swaps.
+    n_candidates : int
+        At most so many candidates are looked at together.
     """
-    n, n_centres = len(rows), len(centres)
-    squares = (np.empty(n), np.empty(n), np.empty(n))
-    by_centre = (np.empty(n_centres), np.empty(n_centres))
-    nearest = (np.full(n, -1), np.full(n, -1))
-    arguments: tuple[Any, ...] = (*squares, *by_centre, *nearest)
-    return int(_swap(rows, weights, centres, uniforms, *arguments))
+
+    def __init__(self, rows: Rows, weights: F64, n_candidates: int) -> None:
+        self._rows, self._weights = rows, weights
+        self.closest = np.full(rows.n, np.inf)
+        dtype = np.float64 if rows.is_sparse else np.float32
+        self._squares = np.empty((rows.n, n_candidates), dtype)
+        if not rows.is_sparse:
+            dense = rows.arrays[0]
+            self._shift = dense[:: max(1, rows.n // 1000)].mean(axis=0, dtype=np.float64)
+            self._singles, self._norms, self._scores, _ = scratch(rows.n, n_candidates, rows.d)
+            to_single(dense, rows.n, self._shift, self._singles, self._norms)
+
+    def choose(self, candidates: F64) -> F64:
+        """Take the candidate (T, D) that leaves the least inertia; return it."""
+        rows, after = self._rows, np.empty(len(candidates))
+        squares = self._squares[:, : len(candidates)]
+        arguments: Any
+        if rows.is_sparse:
+            wide = sparse_layout(candidates)
+            arguments = (*rows.arrays[1:], rows.squares, self._weights, *wide, self.closest)
+            arguments = (*arguments, np.empty(len(wide[1])), squares, after)
+            _potentials_sparse(*arguments)
+            chosen = int(after.argmin())
+            np.minimum(self.closest, squares[:, chosen], out=self.closest)
+        else:
+            layout = empty_layout(*candidates.shape)
+            radius = prepare_single(candidates, self._shift, *layout)
+            arguments = (self._singles, self._norms, self._weights, *layout, self.closest)
+            arguments = (*arguments, self._scores, squares, after)
+            _potentials_dense(*arguments)
+            chosen = int(after.argmin())
+            found = (self._norms, radius, squares[:, chosen], self.closest)
+            _closer(rows.arrays[0], candidates[chosen], *found)
+        centre: F64 = candidates[chosen]
+        return centre
 
 
 How = Literal["kmeans++", "kmeans||", "sample"]
@@ -189,9 +187,9 @@ Start = Generator[Exchange, Outcome, Mapping[str, F64]]
 _ROUNDS: Final = 5
 _OVERSAMPLING: Final = 2.0
 #: Rows of the sample of k-means++, per centre.
-ROWS_EACH: Final = 30
-#: Trial swaps of the local search, per centre.
-_SWAPS_EACH: Final = 4
+ROWS_EACH: Final = 100
+#: Candidates for a centre, as a multiple of scikit-learn's ``2 + log K``.
+_TRIALS: Final = 4
 #: Separates these draws from all others with the same seed.
 _CENTRES: Final = 0xA523
 
@@ -258,16 +256,15 @@ def _draw(
     return rows
 
 
-def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) -> F64:
-    """Choose centres among rows by greedy k-means++ and local search.
+def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> F64:
+    """Choose centres among rows by greedy k-means++.
 
-    Rows are drawn with probability proportional to weight times squared distance. Of ``2 + log K``
-    candidates for a centre the one with the least inertia is taken. Then rows drawn the same way
-    replace centres if this reduces the inertia: greedy choices alone can never be revised.
+    Candidates are drawn with probability proportional to weight times squared distance. Of
+    ``4 (2 + log K)`` candidates for a centre the one that leaves the least inertia is taken.
 
     Parameters
     ----------
-    rows : ndarray (n, D)
+    X : ndarray or CSR matrix (n, D)
     weights : ndarray (n,)
 
     Returns
@@ -279,26 +276,17 @@ def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) 
     DataError
         When there are fewer distinct rows than centres.
     """
-    n = len(rows)
-    _check(n, clusters)
-    rows = np.ascontiguousarray(rows)
-    centres = np.empty((clusters, rows.shape[1]))
-    closest, who = np.full(n, np.inf), np.zeros(n, np.int64)
-    chosen = int(rng.choice(n, p=weights / weights.sum()))
-    trials = 2 + int(math.log(clusters))
-    for done in range(clusters):
-        if done:
-            ends = np.cumsum(weights * closest)
-            if not ends[-1] > 0.0:
-                _check(done, clusters)
-            drawn = np.searchsorted(ends, rng.random(trials) * ends[-1], side="right")
-            candidates = np.unique(np.minimum(drawn, n - 1))
-            away, after = np.empty((len(candidates), done)), np.empty(len(candidates))
-            potentials(rows, weights, centres[:done], candidates, closest, who, away, after)
-            chosen = int(candidates[after.argmin()])
-        centres[done] = rows[chosen]
-        add_centre(rows, centres[done], done, closest, who)
-    swap_centres(rows, weights, centres, rng.random(_SWAPS_EACH * clusters))
+    rows = Rows(X, None)
+    _check(rows.n, clusters)
+    trials = _TRIALS * (2 + int(math.log(clusters)))
+    greedy, centres = _Greedy(rows, weights, trials), np.empty((clusters, rows.d))
+    centres[0] = greedy.choose(rows.dense([int(rng.choice(rows.n, p=weights / weights.sum()))]))
+    for done in range(1, clusters):
+        ends = np.cumsum(weights * greedy.closest)
+        if not ends[-1] > 0.0:
+            _check(done, clusters)
+        drawn = np.searchsorted(ends, rng.random(trials) * ends[-1], side="right")
+        centres[done] = greedy.choose(rows.dense(np.unique(np.minimum(drawn, rows.n - 1))))
     return centres
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.cluster import KMeans as Lloyd
-from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
@@ -57,13 +56,13 @@ def test_sparse_rows_give_the_result_of_dense_ones():
     np.testing.assert_allclose(sparse.cluster_centers_, dense.cluster_centers_, rtol=1e-9)
 
 
-def test_without_structure_it_is_as_good_as_mini_batches_of_scikit_learn():
-    X = np.random.default_rng(0).standard_normal((8000, 8))
-    ours = np.median([em.KMeans(40, random_state=s).fit(X).inertia_ for s in range(3)])
-    theirs = np.median(
-        [MiniBatchKMeans(40, n_init=1, random_state=s).fit(X).inertia_ for s in range(3)]
-    )
-    assert ours <= 1.01 * theirs
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+def test_it_is_as_good_as_scikit_learns(kind):
+    """Over seeds on average; without structure no start is much better than another."""
+    X = np.random.default_rng(0).standard_normal((4000, 8))
+    ours = np.mean([em.KMeans(40, random_state=s).fit(kind(X)).inertia_ for s in range(5)])
+    theirs = np.mean([Lloyd(40, random_state=s).fit(X).inertia_ for s in range(5)])
+    assert ours <= 1.002 * theirs
 
 
 def test_partial_fits_end_near_one_fit_of_all_rows():
@@ -82,7 +81,7 @@ def test_rows_without_weight_have_no_effect():
     s[:900] = 1.0
     model = em.KMeans(4, random_state=0).fit(X, sample_weight=s)
     assert model.counts_.sum() == pytest.approx(900)
-    lone = em.KMeans(4, init=model.cluster_centers_, max_iter=0, lloyd_iter=0).fit(X[:900])
+    lone = em.KMeans(4, init=model.cluster_centers_, max_iter=0).fit(X[:900])
     assert lone.inertia_ == pytest.approx(model.inertia_)
 
 
@@ -92,11 +91,6 @@ def test_rows_without_weight_have_no_effect():
         ({"n_clusters": 0}, r"The 'n_clusters' parameter of KMeans must be an int in the range \["),
         ({"init": "best"}, "The 'init' parameter of KMeans must be a str among"),
         ({"n_clusters": 100}, "n_samples=10 should be >= n_clusters=100"),
-        ({"batch_size": 0}, r"The 'batch_size' parameter of KMeans must be an int in the range \["),
-        (
-            {"batch_size": -3},
-            r"The 'batch_size' parameter of KMeans must be an int in the range \[",
-        ),
         (
             {"n_clusters": 3, "init": np.eye(2)},
             r"The shape of the initial centers \(2, 2\) does not match the number of clusters 3",
@@ -143,12 +137,11 @@ def test_different_rows_missing_from_the_sample_are_still_found():
 
 
 @pytest.mark.parametrize("init", ["k-means++", "k-means||"])
-@pytest.mark.parametrize("batch_size", [None, 2000])
-def test_threads_do_not_change_a_bit(init, batch_size):
+def test_threads_do_not_change_a_bit(init):
     X = np.random.default_rng(1).standard_normal((60_000, 8))
 
     def fitted(n_jobs):
-        model = em.KMeans(20, init=init, batch_size=batch_size, random_state=3, n_jobs=n_jobs)
+        model = em.KMeans(20, init=init, random_state=3, n_jobs=n_jobs)
         return model.fit(X)
 
     one, three = fitted(None), fitted(3)

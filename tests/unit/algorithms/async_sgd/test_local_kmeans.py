@@ -1,17 +1,15 @@
-"""K-Means in one process: labels of double precision, exact bounds, steps of a member."""
+"""K-Means in one process: labels of double precision, exact bounds."""
 
 from __future__ import annotations
+
+from contextlib import closing
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.async_sgd.base import Batch
-from elasticml.algorithms.async_sgd.kmeans import KMeans
-from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows, mini_batch_pass
+from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunks.chunk import dense_chunk
-from elasticml.ids import ChunkId
 from elasticml.runtime.executors import parallel
 
 
@@ -81,32 +79,13 @@ def test_bounds_leave_lloyds_algorithm_exact(kind, k):
         np.testing.assert_allclose(masses, counts, atol=1e-9)
 
 
-def test_a_pass_takes_a_members_steps():
-    rng = np.random.default_rng(0)
-    X, order = rng.standard_normal((1500, 5)), rng.permutation(1500)
-    centres, mass = X[:7].copy(), np.zeros(7)
-    problem, chunk = KMeans(clusters=7, columns=5), dense_chunk(ChunkId("t", 0, 0), X[:, 0], X)
-    state = problem.begin({"centres": centres})
-    squares = 0.0
-    for start in range(0, 1500, 400):
-        rows = order[start : start + 400]
-        squares += squares_of(X[rows], state["centres"]).min(axis=1).sum()
-        problem.step(state, Batch(parts=[(chunk, rows)]))
-    total = mini_batch_pass(Rows(X, None), order, 400, centres, mass, Serial())
-    assert total == pytest.approx(squares, rel=1e-5)
-    np.testing.assert_allclose(centres, state["centres"], rtol=1e-12)
-    assert np.array_equal(mass, state["counts"])
-
-
-def test_threads_that_share_a_step_do_not_change_a_bit():
-    # So many columns and centres that each thread takes pieces of a mini-batch.
-    rng = np.random.default_rng(0)
-    rows, order = Rows(rng.standard_normal((3000, 400)), None), np.arange(3000)
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+def test_threads_do_not_change_a_bit(kind):
+    X = np.random.default_rng(0).standard_normal((5000, 20))
     results = []
     for n_threads in (1, 3):
-        centres, mass = rows.arrays[0][:40].copy(), np.zeros(40)
-        threads = parallel(n_threads)
-        total = mini_batch_pass(rows, order, 1300, centres, mass, threads)
-        threads.close()
-        results.append((total, centres.tobytes()))
+        with closing(parallel(n_threads)) as threads:
+            assignment = Assignment(Rows(kind(X), None), X[:40], threads)
+            assignment.move_to(X[40:80], is_exact=True)
+        results.append((assignment.labels.tobytes(), assignment.squares().tobytes()))
     assert results[0] == results[1]
