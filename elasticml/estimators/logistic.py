@@ -17,10 +17,10 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
-from elasticml.algorithms.linear.screening import SparseFit
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
+from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.screening import SparseFit
+from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import n_threads
 from elasticml.estimators.base import LinearRegressor, warn_of_gap

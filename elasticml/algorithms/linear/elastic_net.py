@@ -1,9 +1,7 @@
-"""The elastic net by working sets of columns, with a certified gap and gap-safe screening.
+"""The elastic net by coordinate descent on working sets of columns.
 
-``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. Each iteration computes the correlations of the columns
-with the residual, and from them the duality gap and the columns that are zero in every solution. It
-then descends on a working set: the columns in the model or closest to entering it. For a small
-working set this uses the Gram matrix, which is kept along a path.
+``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. The dual point is the residual. A small working set is
+solved on its Gram matrix, which is kept along a path; a large one by sweeps over the residual.
 """
 
 from __future__ import annotations
@@ -16,13 +14,9 @@ import numpy as np
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 from elasticml.algorithms.linear.gram_descent import descend
-from elasticml.algorithms.linear.screening import Bound, SparseFit, bound_at, nearest, screen
+from elasticml.algorithms.linear.working_sets import INNER, Bound, SparseFit, bound_at, solve
 from elasticml.arrays import F64, I64
 
-#: Size of the first working set; later ones have twice as many columns as the model.
-FIRST: Final = 50
-#: Accuracy of a working set's problem, as a share of the gap over all columns.
-INNER: Final = 0.1
 #: Maximum number of columns in the Gram matrix: 18 MiB. Larger working sets sweep over residuals.
 PRODUCTS_MAX: Final = 1500
 #: Sweeps over residuals between two evaluations of a large working set's gap.
@@ -89,6 +83,8 @@ class ElasticNetSolver:
     ) -> None:
         self._matrix = matrix
         self.w = np.zeros(matrix.d) if w is None else np.array(w, np.float64)
+        self.squares, self.is_measurable = matrix.norms, True
+        self.patience, self.takes_all = 1, False
         self._products = _Products(matrix)
         self._all = np.arange(matrix.d)
         self._whole = self._products.of(self._all) if by_products else None
@@ -113,7 +109,8 @@ class ElasticNetSolver:
             self.w = np.maximum(self.w, 0.0)
             self._begin()
         if self._whole is None or self._slopes is None:
-            return self._by_working_sets(penalty, gap, sweeps)
+            self.is_measurable = True
+            return solve(self, penalty, gap, sweeps)
         matrix = self._matrix
         products = GramProblem(self._whole, matrix.linear, matrix.yy)
         done, reached = descend(products, penalty, gap, sweeps, self.w, self._slopes)
@@ -125,39 +122,20 @@ class ElasticNetSolver:
         slopes = self._matrix.correlations(residual)
         return max(self._bound(penalty, self._all, slopes, residual).gap, 0.0)
 
-    def _by_working_sets(self, penalty: Penalty, gap_target: float, sweeps: int) -> SparseFit:
-        features, done, size = self._all, 0, 0
-        slopes = self._slopes
-        if slopes is None:
-            slopes = self._matrix.correlations(self._residual)
-        while True:
-            bound = self._bound(penalty, features, slopes, self._residual)
-            if bound.gap <= gap_target or done >= sweeps:
-                break
-            lengths = np.sqrt(self._matrix.norms[features] + penalty.a2)
-            alive, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
-            dropped = bool(np.any(self.w[features[~alive]]))
-            if not np.all(alive):
-                self._drop(features[~alive])
-                features, distance = features[alive], distance[alive]
-            support = int(np.count_nonzero(self.w))
-            size = max(FIRST, 2 * support, size)
-            working = nearest(features, distance, self.w[features], size)
-            before = self.w[features]
-            target = max(INNER * bound.gap, 0.5 * gap_target)
-            used = self._descend(penalty, working, target, sweeps - done)
-            done += max(used, 1)
-            if np.array_equal(before, self.w[features]):
-                if working.size == features.size and not dropped:
-                    break  # The remaining gap is rounding, unless it was computed before a drop.
-                size *= 2  # The working set is solved; the gap is due to other columns.
+    def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
+        """Return the model with its certificate."""
+        return SparseFit(w=self.w.copy(), gap=gap, steps=steps, converged=converged)
+
+    def bound(self, penalty: Penalty, features: I64) -> Bound:
+        """Return the bound from the residual."""
+        slopes, is_whole = self._slopes, features.size == self._matrix.d
+        if slopes is None or not is_whole:
             slopes = self._matrix.correlations(self._residual, features)
-        # The next penalty starts with all columns.
-        self._slopes = slopes if features.size == self._matrix.d else None
-        return SparseFit(w=self.w.copy(), gap=max(bound.gap, 0.0), steps=done)
+            self._slopes = slopes if is_whole else None
+        return self._bound(penalty, features, slopes, self._residual)
 
     def _bound(self, penalty: Penalty, features: I64, slopes: F64, r: F64) -> Bound:
-        """Return the bound from the residual; rows ``sqrt(a2) I`` make the problem a lasso."""
+        """Rows ``sqrt(a2) I`` make the problem a lasso."""
         rr, ry = float(r @ r), float(r @ self._matrix.y)
 
         def minus(share: float) -> float:
@@ -165,28 +143,32 @@ class ElasticNetSolver:
 
         return bound_at(0.5 * rr, penalty, self.w[features], slopes, minus)
 
-    def _drop(self, features: I64) -> None:
-        """Remove screened columns from the model."""
+    def drop(self, features: I64) -> bool:
+        """Remove screened columns from the model; return whether any had a coefficient."""
         gone = features[self.w[features] != 0.0]
         if gone.size:
             self._residual += self._matrix.combination(gone, self.w[gone])
-            self.w[gone] = 0.0
+            self.w[gone], self._slopes = 0.0, None
+        return bool(gone.size)
 
-    def _descend(self, penalty: Penalty, working: I64, gap: float, sweeps: int) -> int:
+    def descend(self, penalty: Penalty, working: I64, gap: float, goal: float, steps: int) -> int:
         """Solve the problem of the working set; return the number of sweeps."""
-        matrix = self._matrix
+        matrix, before = self._matrix, self.w[working]
         G = self._products.of(working)
         if G is None:
-            times = min(SWEEPS, sweeps)
-            matrix.sweep(working, self.w, self._residual, penalty, times)
-            return times
-        w = self.w[working]
-        before, q = w.copy(), matrix.correlations(self._residual, working)
-        products = GramProblem(G, matrix.linear[working], matrix.yy)
-        done, _ = descend(products, penalty, gap, sweeps, w, q)
-        changed = w != before
-        if changed.any():
-            self.w[working] = w
-            step = (w - before)[changed]
-            self._residual -= matrix.combination(working[changed], step)
-        return done
+            done = min(SWEEPS, steps)
+            matrix.sweep(working, self.w, self._residual, penalty, done)
+            changed = self.w[working] != before
+        else:
+            w, q = before.copy(), matrix.correlations(self._residual, working)
+            products = GramProblem(G, matrix.linear[working], matrix.yy)
+            done, _ = descend(products, penalty, max(INNER * gap, 0.5 * goal), steps, w, q)
+            changed = w != before
+            if changed.any():
+                self.w[working] = w
+                step = (w - before)[changed]
+                self._residual -= matrix.combination(working[changed], step)
+        self.is_measurable = bool(changed.any())
+        if self.is_measurable:
+            self._slopes = None
+        return max(done, 1)

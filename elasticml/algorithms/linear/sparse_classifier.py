@@ -1,27 +1,45 @@
-"""Sparse linear classifiers by working sets of columns, with a certified gap and screening.
+"""Sparse linear classifiers by proximal Newton steps on working sets of columns.
 
-``sum_i s_i loss(x_i.w + b, y_i) + a1 |w|_1 + a2/2 |w|^2`` with a smooth loss of margins. The dual
-variables of a model are ``a_i = -loss'``. With an intercept, those of the heavier class are scaled
-down until ``sum_i s_i a_i y_i = 0``, which changes nothing if b is optimal; then all are scaled
-until every column satisfies its constraint. Iterations and working sets are those of the elastic
-net; on a working set, proximal Newton steps are taken.
+``sum_i s_i loss(x_i.w + b, y_i) + a1 |w|_1 + a2/2 |w|^2`` with a smooth loss of margins, b not
+penalised or absent. With the loss replaced by its quadratic model at the current margins this is an
+elastic net over rows of weight ``s_i loss''`` with targets ``z - loss'/loss''``; a line search
+follows.
+
+The dual variables of a model are ``a_i = -loss'``. With an intercept, those of the heavier class
+are scaled down until ``sum_i s_i a_i y_i = 0``, which changes nothing if b is optimal; then all are
+scaled until every column satisfies its constraint.
+
+Source: Friedman, Hastie and Tibshirani (2010), section 3; Yuan, Ho and Lin (2012) for sweeps over
+sparse columns.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 
-from elasticml.algorithms.linear.column_matrix import unweighted_columns
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.elastic_net import FIRST, INNER
-from elasticml.algorithms.linear.newton import ROUNDED
-from elasticml.algorithms.linear.prox_newton import GAP_SHARE, NEAR, TINY, WHOLE_SHARE, MarginModel
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_columns
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import descend as sweep_on_gram
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+from elasticml.algorithms.linear.gram import CLOSE
+from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
+from elasticml.algorithms.linear.prox_newton import (
+    HALVINGS_MAX,
+    NEAR,
+    SparseColumns,
+    line_search,
+    measure,
+    solve_quadratic_model,
+)
 from elasticml.algorithms.linear.row_blocks import BorderedRows
-from elasticml.algorithms.linear.screening import Bound, SparseFit, bound_at, nearest, screen
+from elasticml.algorithms.linear.working_sets import INNER, Bound, SparseFit, bound_at
+from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.losses import MarginLoss
 
 #: Newton steps on a working set before all columns are checked again.
 STEPS: Final = 3
@@ -36,6 +54,41 @@ SLOW: Final = 3
 #: at most this share of the violations when a step's decrease was below rounding.
 FINER: Final = 0.25
 FINEST: Final = 1e-4
+#: Maximum sweeps of a step, and of one on columns whose Gram matrix is smaller.
+SWEEPS_MAX: Final = 1000
+FULL_SWEEPS_MAX: Final = 100
+#: Least curvature of a row as a share of its slope: badly misclassified rows have almost none,
+#: which would give unbounded steps.
+CURVED: Final = 1e-6
+#: Up to this number of dense columns the whole Gram matrix is computed at once.
+PRODUCTS: Final = 100
+#: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
+INTERCEPT_STEPS: Final = 50
+LEVEL: Final = 1e-14
+#: Sweeps on a Gram matrix between two looks at the decrease, the most looks, and the share of the
+#: decrease so far below which sweeps gain little.
+ROUGH_SWEEPS: Final = 10
+ROUGH_MAX: Final = 10
+ROUGH: Final = 0.1
+#: Ratio of a step's decrease to the one before, above which inexact steps are what is slow.
+SLOW_PACE: Final = 0.5
+#: Decrease by a step, as a share of the loss, from which on inexact steps are what is slow.
+CLOSE_SHARE: Final = 1e-4
+#: Accuracy of a Newton step's subproblem, as a share of the working set's gap.
+GAP_SHARE: Final = 0.01
+#: The same on a Gram matrix of all columns, as a share of the wanted gap.
+WHOLE_SHARE: Final = 0.1
+TINY: Final = float(np.finfo(np.float64).tiny)
+
+
+def _sweep_roughly(gram: GramProblem, penalty: Penalty, gap: float, w: F64, q: F64) -> None:
+    """Sweep on a Gram matrix as long as that gains much; updates ``w`` and ``q`` in place."""
+    values: list[float] = []
+    for _ in range(ROUGH_MAX):
+        values.append(penalty.of(w) - 0.5 * float(w @ (gram.linear + q)))
+        if len(values) > 2 and values[-2] - values[-1] <= ROUGH * (values[0] - values[-1]):
+            return
+        sweep_on_gram(gram, penalty, gap, ROUGH_SWEEPS, w, q)
 
 
 class SparseClassifier:
@@ -70,185 +123,180 @@ class SparseClassifier:
         self._loss = dual_loss_named(loss)
         self._columns, self._shifts, norms = unweighted_columns(X, weights, intercept=intercept)
         is_by_rows = rows is not None and rows.has_cheap_gram() and not self._shifts.any()
-        self.model = MarginModel(
-            self._columns,
-            targets,
-            weights,
-            self._loss,
-            intercept=intercept,
-            rows=rows if is_by_rows else None,
-        )
-        #: The wanted gap.
-        self._goal = 0.0
+        self._rows = rows if is_by_rows else None
+        self._targets, self._weights, self._has_intercept = targets, weights, intercept
+        n, d = self._columns.n, self._columns.d
+        #: (d,)
+        self.squares = self._loss.loss.smoothness * norms
+        #: (d,) coefficients, the intercept for the shifted columns, and the margins (n,).
+        self.w, self.b, self.z = np.zeros(d), 0.0, np.zeros(n)
+        #: (n,) ``s_i loss'`` at the margins, and the sum of losses.
+        self._slopes, self.value = np.empty(n), 0.0
+        #: By how much the last step reduced the objective, and the ratio of that to the decrease by
+        #: the step before.
+        self._decrease, self._pace = math.inf, 0.0
+        #: (n,) slopes that the last step's subproblem predicted, if they satisfy the constraints.
+        self._predicted: F64 | None = None
+        #: Whether sweeps over sparse columns have not solved a subproblem.
+        self._is_stiff = False
+        #: (n,) the curvature that was measured last, and the moments of the columns (d, 4) there;
+        #: None where columns are not swept.
+        self._curved = np.empty(0)
+        self._moments: F64 | None = None
+        self._restart(0.0)
+
+    def _restart(self, goal: float) -> None:
+        self._goal, self.is_measurable = goal, True
         #: Violations that sweeps over sparse columns may leave, and the largest one at the last
         #: look.
         self._accuracy, self._reach = np.inf, np.inf
-        #: The last bound over the decrease before it.
-        self._ratio = 1.0
-        #: (d,) squared column norms scaled for a 1-concave dual objective, without the l2 term.
-        self._squares = self._loss.loss.smoothness * norms
+        #: The last gap, its ratio to the decrease before it, and the number of consecutive looks
+        #: that have not halved it.
+        self._gap, self._ratio, self._slow = np.inf, 1.0, 0
 
     def begin(self, w: F64, b: float) -> None:
         """Set the model, (d,) and intercept."""
-        self.model.begin(w, b + float(self._shifts @ w))
+        self.w, self.b = np.array(w, np.float64), b + float(self._shifts @ w)
+        support = np.flatnonzero(self.w)
+        self.z = self._columns.combination(support, self.w[support]) + self.b
 
     def solve(self, penalty: Penalty, gap: float, steps: int) -> SparseFit:
         """Take at most ``steps`` Newton steps, until the gap is at most ``gap``."""
-        self._check_start(penalty)
-        self._goal = gap
-        model, self._accuracy, self._reach = self.model, np.inf, np.inf
-        features, done, size = np.arange(self._columns.d), 0, 0
-        last, is_whole, slow, stale = np.inf, True, 0, 0
-        while True:
-            model.settle_intercept()
-            bound, moments = self._look(penalty, features)
-            self._ratio = float(bound.gap) / max(model.decrease, TINY)
-            is_better = bound.gap < 0.5 * last
-            stale = 0 if model.is_measurable or is_better else stale + 1
-            # Sweeps get a second step, which is as accurate as rounding allows.
-            is_stuck = stale > (moments is not None)
-            if bound.gap <= gap or done >= steps or (is_stuck and is_whole):
-                break
-            slow = 0 if is_better else slow + 1
-            model.is_stiff = model.is_stiff or (slow >= SLOW and model.rows is not None)
-            lengths = np.sqrt(self._squares[features] + penalty.a2)
-            alive, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
-            dropped = self._drop(features[~alive])
-            features, distance = features[alive], distance[alive]
-            if dropped:
-                continue
-            last = bound.gap
-            if moments is not None:
-                used, is_whole = self._sweep(
-                    penalty, features, moments[alive], last, steps - done, is_stuck
-                )
-                done += used
-                continue
-            # If the working set is solved and the gap is due to other columns, enlarge it.
-            own = int(np.count_nonzero(model.w[features]))
-            size = max(FIRST, 2 * own, size, 2 * size * is_stuck)
-            working = (
-                features
-                if model.rows is not None
-                else nearest(features, distance, model.w[features], size)
-            )
-            # With all columns in it, the bound on a working set is that of the whole.
-            target = gap if model.rows is not None else max(INNER * bound.gap, 0.5 * gap)
-            is_whole = working.size == features.size
-            done += self._descend(penalty, working, last, target, steps - done)
-        # If full steps on all columns no longer help, the remaining gap is rounding.
-        rounded = ROUNDED * bound.value if is_stuck else 0.0
-        return SparseFit(
-            w=self.model.w.copy(),
-            b=self.model.b - float(self._shifts @ self.model.w),
-            gap=max(bound.gap, 0.0),
-            steps=done,
-            converged=bound.gap <= max(gap, rounded),
+        self._restart(gap)
+        # For badly misclassified rows the loss has almost no curvature: Newton steps from there
+        # diverge.
+        zero = np.zeros(self.z.size)
+        self.settle_intercept()
+        if not self.value + penalty.of(self.w) <= self._at(zero, np.empty(zero.size)):
+            self.begin(np.zeros(self.w.size), 0.0)
+        return solve_working_sets(self, penalty, gap, steps)
+
+    def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
+        """Return the model with its certificate."""
+        b = self.b - float(self._shifts @ self.w)
+        return SparseFit(w=self.w.copy(), b=b, gap=gap, steps=steps, converged=converged)
+
+    @property
+    def patience(self) -> int:
+        """Sweeps get a second step, which is as accurate as rounding allows."""
+        return 1 if self._moments is None else 2
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether columns are swept, or steps use the rows' Gram matrix."""
+        return self._moments is not None or self._rows is not None
+
+    def settle_intercept(self) -> None:
+        """Optimise the intercept by Newton steps, and update losses and slopes."""
+        self.b, self.value, self._slopes = best_intercept(
+            self._loss.loss,
+            self.z,
+            self._targets,
+            self._weights,
+            self.b,
+            is_free=self._has_intercept,
         )
 
-    def _check_start(self, penalty: Penalty) -> None:
-        """Start from zero if that is better than the current model.
+    def _at(self, z: F64, slopes: F64) -> float:
+        return self._loss.loss.value_and_slope(z, self._targets, self._weights, slopes)
 
-        For badly misclassified rows the loss has almost no curvature: Newton steps from there
-        diverge.
-        """
-        model = self.model
-        model.settle_intercept()
-        if not model.value + penalty.of(model.w) <= model.value_of_zero():
-            model.begin(np.zeros(self._columns.d), 0.0)
+    def _curvature(self) -> F64:
+        return safe_curvature(self._loss.loss, self.z, self._targets, self._weights, self._slopes)
 
-    def _look(self, penalty: Penalty, features: I64) -> tuple[Bound, F64 | None]:
-        """Return the bound, and the moments of columns that are swept."""
-        model = self.model
-        if not self._columns.is_sparse or model.is_on_rows:
-            return self._bound(penalty, features), None
+    def bound(self, penalty: Penalty, features: I64) -> Bound:
+        """Settle the intercept, and return the bound; also measure columns that are swept."""
+        self.settle_intercept()
+        is_swept = self._columns.is_sparse and not self._is_on_rows
         alpha, folded = self._dual()
-        moments = model.measure(features, folded)
-        return self._bound_at(penalty, features, alpha, moments[:, 3]), moments
+        if is_swept:
+            moments = self._measure(features, folded)
+            self._moments = np.empty((self.w.size, 4))
+            self._moments[features] = moments
+            bound = self._bound_at(penalty, features, alpha, moments[:, 3])
+        else:
+            self._moments = None
+            bound = self._bound(penalty, features)
+        self._ratio = bound.gap / max(self._decrease, TINY)
+        self._slow = 0 if bound.gap < 0.5 * self._gap else self._slow + 1
+        self._is_stiff = self._is_stiff or (self._slow >= SLOW and self._rows is not None)
+        self._gap = bound.gap
+        return bound
 
-    def _sweep(
-        self, penalty: Penalty, features: I64, moments: F64, gap: float, steps: int, is_stuck: bool
-    ) -> tuple[int, bool]:
-        """Take steps on the columns at or near their threshold, by sweeps.
+    def drop(self, features: I64) -> bool:
+        """Remove screened columns from the model; return whether any had a coefficient."""
+        gone = features[self.w[features] != 0.0]
+        if gone.size:
+            self.z -= self._columns.combination(gone, self.w[gone])
+            self.w[gone] = 0.0
+        return bool(gone.size)
 
-        Several, as long as they cost less than a look at all columns. A step ends when the
-        violations are below a bound, which is a quarter of the last one if a model met that.
-
-        Returns
-        -------
-        int
-            Steps taken.
-        bool
-            Whether these were all columns.
-
-        Source: Yuan, Ho and Lin (2012), section 4, for the working set and the accuracy.
-        """
-        model, left = self.model, self.model.stored(features)
-        over = self._violations(penalty, features, moments)
-        is_near = (over > -NEAR * self._reach) | (model.w[features] != 0.0) | is_stuck
-        self._reach, working = float(over.max(initial=0.0)), features[is_near]
-        moments, done = moments[is_near], 0
-        while True:
-            done += 1
-            if model.is_stiff and model.is_full(working):
-                model.newton_step(penalty, working, GAP_SHARE * gap)
-                break
-            sweeps = model.sweep_step(penalty, working, moments, self._accuracy)
-            left -= (1 + sweeps) * model.stored(working)
-            if left <= 0 or done >= steps or not model.is_measurable:
-                break
-            model.settle_intercept()
-            moments = model.measure(working, model.slopes)
-            self._violations(penalty, working, moments)
-        return done, working.size == features.size
-
-    def _violations(self, penalty: Penalty, features: I64, moments: F64) -> F64:
-        """Return those of columns, negative within the threshold, and refine the accuracy."""
-        w = self.model.w[features]
-        slopes = moments[:, 2] + penalty.a2 * w
-        inside = np.abs(slopes) - penalty.a1
-        over = np.where(w == 0.0, inside, np.abs(slopes + np.copysign(penalty.a1, w)))
-        leaning = float(np.maximum(over, 0.0).sum())
-        if leaning <= self._accuracy:
-            self._accuracy *= FINER
-        if not self.model.is_measurable:
-            self._accuracy = min(self._accuracy, FINEST * leaning)
-        self._accuracy = min(self._accuracy, leaning)
-        return over
-
-    def _descend(
-        self, penalty: Penalty, working: I64, gap: float, target: float, steps: int
-    ) -> int:
+    def descend(self, penalty: Penalty, working: I64, gap: float, goal: float, steps: int) -> int:
         """Take Newton steps on the working set; return their number."""
-        model, is_whole = self.model, self.model.rows is not None
+        if self._moments is not None:
+            return self._sweep(penalty, working, self._moments[working], gap, steps)
+        is_whole = self._rows is not None
+        # With all columns in it, the bound on a working set is that of the whole.
+        target = goal if is_whole else max(INNER * gap, 0.5 * goal)
         most = min(WHOLE_STEPS if is_whole else STEPS, steps)
         for done in range(most):
             if done:
-                model.settle_intercept()
+                self.settle_intercept()
                 if is_whole and not self._is_far(target):
                     return done
                 gap = gap if is_whole else self._bound(penalty, working).gap
                 if gap <= target:
                     return done
             wanted = WHOLE_SHARE * target if is_whole else GAP_SHARE * max(gap, target)
-            model.newton_step(penalty, working, wanted)
-            if not model.is_measurable:
+            self.newton_step(penalty, working, wanted)
+            if not self.is_measurable:
                 return done + 1
         return most
 
+    def _sweep(self, penalty: Penalty, features: I64, moments: F64, gap: float, steps: int) -> int:
+        """Take steps on the columns at or near their threshold, by sweeps; return their number.
+
+        Several, as long as they cost less than a look at all columns. A step ends when the
+        violations are below a bound, which is a quarter of the last one if a model met that.
+
+        Source: Yuan, Ho and Lin (2012), section 4, for the working set and the accuracy.
+        """
+        left = self._stored(features)
+        is_stuck = not self.is_measurable
+        over = self._violations(penalty, features, moments)
+        is_near = (over > -NEAR * self._reach) | (self.w[features] != 0.0) | is_stuck
+        self._reach, working = float(over.max(initial=0.0)), features[is_near]
+        moments, done = moments[is_near], 0
+        while True:
+            done += 1
+            if self._is_stiff and self._is_full(working):
+                self.newton_step(penalty, working, GAP_SHARE * gap)
+                break
+            sweeps = self._sweep_step(penalty, working, moments, self._accuracy)
+            left -= (1 + sweeps) * self._stored(working)
+            if left <= 0 or done >= steps or not self.is_measurable:
+                break
+            self.settle_intercept()
+            moments = self._measure(working, self._slopes)
+            self._violations(penalty, working, moments)
+        return done
+
+    def _violations(self, penalty: Penalty, features: I64, moments: F64) -> F64:
+        """Return those of columns, negative within the threshold, and refine the accuracy."""
+        w = self.w[features]
+        slopes = moments[:, 2] + penalty.a2 * w
+        inside = np.abs(slopes) - penalty.a1
+        over = np.where(w == 0.0, inside, np.abs(slopes + np.copysign(penalty.a1, w)))
+        leaning = float(np.maximum(over, 0.0).sum())
+        if leaning <= self._accuracy:
+            self._accuracy *= FINER
+        if not self.is_measurable:
+            self._accuracy = min(self._accuracy, FINEST * leaning)
+        self._accuracy = min(self._accuracy, leaning)
+        return over
+
     def _is_far(self, gap: float) -> bool:
         """Whether a bound of all columns is expected to be above ``gap``."""
-        model = self.model
-        return model.predicted is None and (model.is_stiff or self._ratio * model.decrease > gap)
-
-    def _drop(self, features: I64) -> bool:
-        """Remove screened columns from the model; return whether any had a coefficient."""
-        gone = features[self.model.w[features] != 0.0]
-        if gone.size:
-            self.model.z -= self._columns.combination(gone, self.model.w[gone])
-            self.model.w[gone] = 0.0
-            self.model.look()
-        return bool(gone.size)
+        return self._predicted is None and (self._is_stiff or self._ratio * self._decrease > gap)
 
     def _dual(self) -> tuple[F64, F64]:
         """Return balanced dual variables, and the rows' factors with them.
@@ -257,35 +305,255 @@ class SparseClassifier:
         model's own violate them by many times a low threshold, however close its objective is to
         the minimum.
         """
-        model = self.model
-        if model.predicted is not None and self._goal > PREDICTED_MIN * model.value:
-            s = 1.0 if model.weights is None else np.maximum(model.weights, TINY)
-            alpha = -model.targets * model.predicted / s
+        if self._predicted is not None and self._goal > PREDICTED_MIN * self.value:
+            s = 1.0 if self._weights is None else np.maximum(self._weights, TINY)
+            alpha = -self._targets * self._predicted / s
             alpha = np.clip(alpha, self._loss.low, self._loss.high)
         else:
             alpha = np.empty(self._columns.n)
-            self._loss.alpha_from_margin(model.z, model.targets, alpha)
-        if model.has_intercept:
-            balance(alpha, model.targets, model.weights)
-        folded = alpha * model.targets
-        return alpha, folded if model.weights is None else folded * model.weights
+            self._loss.alpha_from_margin(self.z, self._targets, alpha)
+        if self._has_intercept:
+            balance(alpha, self._targets, self._weights)
+        folded = alpha * self._targets
+        return alpha, folded if self._weights is None else folded * self._weights
 
     def _bound(self, penalty: Penalty, features: I64) -> Bound:
         """Return the bound from the model's dual variables, or the subproblem's, made feasible."""
         alpha, folded = self._dual()
-        if self.model.rows is None:
+        if self._rows is None:
             products = self._columns.correlations(folded, features)
         else:
-            products = self.model.rows.adjoint(folded)[features]
+            products = self._rows.adjoint(folded)[features]
         return self._bound_at(penalty, features, alpha, products)
 
     def _bound_at(self, penalty: Penalty, features: I64, alpha: F64, products: F64) -> Bound:
-        model = self.model
-
         def minus(share: float) -> float:
-            return self._loss.minus_conjugate(share * alpha, model.targets, model.weights)
+            return self._loss.minus_conjugate(share * alpha, self._targets, self._weights)
 
-        return bound_at(model.value, penalty, model.w[features], products, minus)
+        return bound_at(self.value, penalty, self.w[features], products, minus)
+
+    @property
+    def _is_on_rows(self) -> bool:
+        """Whether steps use the Gram matrix of all columns, by rows."""
+        if self._rows is None:
+            return False
+        return self._is_stiff or self._decrease <= CLOSE_SHARE * self.value
+
+    def _is_full(self, working: I64) -> bool:
+        """Whether these are sparse columns with more entries than their Gram matrix.
+
+        A sweep then takes longer than one over the matrix, which can also jump to the optimum of a
+        sign pattern: sweeps alone take thousands for linearly dependent columns.
+        """
+        if working.size > EQUATIONS_MAX:
+            return False
+        return self._stored(working) >= working.size**2
+
+    def _stored(self, features: I64) -> int:
+        """Return the number of stored values of sparse columns."""
+        indptr = self._columns.stored[0]
+        return int((indptr[features + 1] - indptr[features]).sum())
+
+    def _measure(self, features: I64, dual: F64) -> F64:
+        """Return the moments of sparse columns, for the next step and a bound; see the kernel."""
+        self._curved = self._curvature()
+        return measure(
+            SparseColumns(features, *self._columns.stored), self._curved, self._slopes, dual
+        )
+
+    def _sweep_step(self, penalty: Penalty, working: I64, moments: F64, goal: float) -> int:
+        """Take a proximal Newton step by sweeps over sparse columns, without a copy of them.
+
+        Returns the number of sweeps; ``is_measurable`` says what the step gained.
+
+        Parameters
+        ----------
+        working : ndarray (m,)
+            Contains all columns of the model.
+        moments : ndarray (m, 4)
+            At this model.
+        goal : float
+            Violations of the subproblem's constraints that may remain.
+        """
+        most = FULL_SWEEPS_MAX if self._is_full(working) else SWEEPS_MAX
+        if self._rows is not None:
+            most = 1 + math.ceil(self._rows.gram_products())
+        solution = solve_quadratic_model(
+            SparseColumns(working, *self._columns.stored),
+            moments,
+            self.w[working],
+            self._slopes,
+            self._curved,
+            penalty,
+            intercept=self._has_intercept,
+            goal=goal,
+            sweeps_max=most,
+        )
+        if solution is None:
+            self.newton_step(penalty, working, 0.0)
+            return 0
+        self._is_stiff = self._is_stiff or solution.sweeps >= most
+        step = solution.w - self.w[working]
+        self._go(penalty, working, step, solution.rise)
+        self._predicted = solution.slopes
+        return solution.sweeps
+
+    def newton_step(self, penalty: Penalty, working: I64, gap: float) -> None:
+        """Take a proximal Newton step on these columns and the intercept.
+
+        Parameters
+        ----------
+        working : ndarray (m,)
+            Contains all columns of the model.
+        gap : float
+            Gap to which the subproblem is solved.
+        """
+        curvature, self._predicted = self._curvature(), None
+        if self._rows is not None:
+            solved = self._solve_on_rows(self._rows, curvature, penalty, working, gap)
+            if solved is not None:
+                self._go(penalty, working, *solved)
+                return
+        shift = np.divide(self._slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
+        old, is_sparse = self.w[working], self._columns.is_sparse
+        matrix = ColumnMatrix(
+            self._columns.take(working), self.z - shift, curvature, centred=self._has_intercept
+        )
+        solver = ElasticNetSolver(
+            matrix,
+            old,
+            by_products=self._is_full(working) if is_sparse else working.size <= PRODUCTS,
+        )
+        new = solver.solve(penalty, gap, SWEEPS_MAX).w
+        b = matrix.intercept(new) if self._has_intercept else 0.0
+        self._go(penalty, working, new - old, b - self.b)
+
+    def _solve_on_rows(
+        self, rows: BorderedRows, curvature: F64, penalty: Penalty, working: I64, gap: float
+    ) -> tuple[F64, float, F64] | None:
+        """Return a step of the columns, of the intercept and of the margins, by a Gram matrix.
+
+        None if eliminating the intercept leaves only rounding of a column.
+        """
+        old, total = self.w[working], float(curvature.sum())
+        is_whole = working.size == rows.n_model
+        G, slope = rows.gram(curvature), rows.adjoint(self._slopes)
+        if not is_whole:
+            G, slope = G[np.ix_(working, working)], slope[working]
+        square, rise = float(np.sum(self._slopes**2 / np.maximum(curvature, TINY))), 0.0
+        across = np.zeros(working.size)
+        if self._has_intercept:
+            rise, across = -float(self._slopes.sum()) / total, rows.adjoint(curvature)[working]
+            left = G.diagonal() - across**2 / total
+            if np.any(left <= CLOSE * G.diagonal()):
+                return None
+            G -= np.outer(across, across / total)
+            slope += rise * across
+            square -= rise**2 * total
+        linear, w, q = G @ old - slope, old.copy(), -slope
+        yy = square + float(old @ (linear - slope))
+        problem = GramProblem(G, linear, yy)
+        _sweep_roughly(problem, penalty, gap, w, q)
+
+        def whole_step() -> tuple[F64, float, F64]:
+            step = w - old
+            up = rise - (float(across @ step) / total if self._has_intercept else 0.0)
+            return step, up, self._along(working, step) + up
+
+        solution = whole_step()
+        predicted = self._slopes + curvature * solution[2]
+        if self._pace > SLOW_PACE or self._lost(predicted, penalty) <= gap / WHOLE_SHARE:
+            descend(problem, penalty, gap, SWEEPS_MAX, w, q)
+            solution = whole_step()
+            self._predicted = self._slopes + curvature * solution[2]
+        return solution
+
+    def _lost(self, slopes: F64, penalty: Penalty) -> float:
+        """Return what the gap of predicted slopes is at least, as far as clipping them matters.
+
+        Where that is too much, an exact solution of the subproblem certifies nothing yet.
+        """
+        assert self._rows is not None
+        s = self._targets if self._weights is None else self._targets * self._weights
+        over = slopes + s * np.clip(
+            -slopes / np.where(s == 0.0, 1.0, s), self._loss.low, self._loss.high
+        )
+        if not over.any():
+            return 0.0
+        steepest = float(np.abs(self._rows.adjoint(over)).max())
+        return steepest / (penalty.a1 + steepest) * (self.value + penalty.of(self.w))
+
+    def _along(self, working: I64, step: F64) -> F64:
+        if self._rows is None:
+            moved = np.flatnonzero(step)
+            return self._columns.combination(working[moved], step[moved])
+        whole = np.zeros(self._rows.n_model)
+        whole[working] = step
+        return self._rows.forward(whole)
+
+    def _go(
+        self, penalty: Penalty, working: I64, step: F64, rise: float, along: F64 | None = None
+    ) -> None:
+        """Take a step by backtracking line search; ``along`` is that of the margins, if known."""
+        if along is None:
+            along = self._along(working, step) + rise
+        old = self.w[working]
+        before = self.value + penalty.of(old)
+        promised = -float(self._slopes @ along) + penalty.of(old) - penalty.of(old + step)
+        slopes = np.empty(self.z.size)
+
+        def at(share: float) -> tuple[float, float]:
+            return self._at(self.z + share * along, slopes), penalty.of(old + share * step)
+
+        taken = line_search(at, before, promised)
+        self.is_measurable = taken is not None and taken.is_measurable
+        if taken is None:
+            return
+        self.w[working], self.b = old + taken.share * step, self.b + taken.share * rise
+        self.z += taken.share * along
+        self._pace, self._decrease = taken.decrease / max(self._decrease, TINY), taken.decrease
+        self.value, self._slopes = taken.loss, slopes
+
+
+def safe_curvature(loss: MarginLoss, z: F64, targets: F64, weights: F64 | None, slopes: F64) -> F64:
+    """Return ``s_i loss''`` (n,), bounded from below by a small share of the slope."""
+    curvature = np.empty(z.size)
+    loss.curvature(z, targets, weights, curvature)
+    curvature = np.maximum(curvature, CURVED * np.abs(slopes))
+    return curvature if curvature.any() else np.full(z.size, CURVED)
+
+
+def best_intercept(
+    loss: MarginLoss, z: F64, targets: F64, weights: F64 | None, b: float, *, is_free: bool
+) -> tuple[float, float, F64]:
+    """Optimise an intercept b by Newton steps, if it is free; updates the margins z in place.
+
+    Returns
+    -------
+    b, value : float
+        The intercept and the sum of losses.
+    slopes : ndarray (n,)
+        ``s_i loss'``.
+    """
+    slopes, other = np.empty(z.size), np.empty(z.size)
+    value = loss.value_and_slope(z, targets, weights, slopes)
+    for _ in range(INTERCEPT_STEPS * is_free):
+        slope = float(slopes.sum())
+        curvature = float(safe_curvature(loss, z, targets, weights, slopes).sum())
+        if abs(slope) <= LEVEL * float(np.abs(slopes).sum()) or curvature <= 0.0:
+            break
+        step = -slope / curvature
+        for _ in range(HALVINGS_MAX):
+            reached = loss.value_and_slope(z + step, targets, weights, other)
+            if abs(float(other.sum())) < abs(slope):
+                break
+            step *= 0.5
+        else:
+            break  # Rounding.
+        b, value = b + step, reached
+        z += step
+        slopes, other = other, slopes
+    return b, value, slopes
 
 
 def balance(alpha: F64, targets: F64, weights: F64 | None) -> None:

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import LineModel
-from elasticml.algorithms.linear.prox_newton import CURVED, HALVINGS_MAX, INTERCEPT_STEPS, LEVEL
-from elasticml.algorithms.linear.sparse_classifier import balance
+from elasticml.algorithms.linear.sparse_classifier import balance, best_intercept, safe_curvature
 from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
 from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
 from elasticml.algorithms.targets import ClassWeight, label_text
@@ -120,23 +119,8 @@ class MarginProblem:
         """Return margins with the best free intercept, found by Newton steps, and the intercept."""
         if not self.has_intercept:
             return image, 0.0
-        z, b = self._plain(image), 0.0
-        slopes, other = np.empty(z.size), np.empty(z.size)
-        self._value(z, slopes)
-        for _ in range(INTERCEPT_STEPS):
-            slope, curvature = float(slopes.sum()), float(self._safe_curvature(z, slopes).sum())
-            if abs(slope) <= LEVEL * float(np.abs(slopes).sum()) or curvature <= 0.0:
-                break
-            step = -slope / curvature
-            for _ in range(HALVINGS_MAX):
-                self._value(z + step, other)
-                if abs(float(other.sum())) < abs(slope):
-                    break
-                step *= 0.5
-            else:
-                break  # rounding
-            b, z = b + step, z + step
-            slopes, other = other, slopes
+        plain = np.array(self._plain(image))
+        b = best_intercept(self.loss.loss, plain, self.targets, self.weights, 0.0, is_free=True)[0]
         return image + (b if self.root is None else b * self.root), b
 
     def residual(self, z: F64) -> F64:
@@ -161,7 +145,7 @@ class MarginProblem:
         plain = self._plain(z)
         slopes = np.empty(z.size)
         self._value(plain, slopes)
-        curvatures = self._safe_curvature(plain, slopes)
+        curvatures = safe_curvature(self.loss.loss, plain, self.targets, self.weights, slopes)
         return curvatures if self.inverse is None else curvatures * self.inverse**2
 
     def _plain(self, z: F64) -> F64:
@@ -170,11 +154,6 @@ class MarginProblem:
 
     def _value(self, plain: F64, slopes: F64) -> float:
         return self.loss.loss.value_and_slope(plain, self.targets, self.weights, slopes)
-
-    def _safe_curvature(self, plain: F64, slopes: F64) -> F64:
-        curvatures = np.empty(plain.size)
-        self.loss.loss.curvature(plain, self.targets, self.weights, curvatures)
-        return np.maximum(curvatures, CURVED * np.abs(slopes))
 
     # --- objectives ---------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ import scipy.sparse
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.elastic_net import FIRST, ElasticNetSolver
-from elasticml.algorithms.linear.screening import nearest
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.linear.working_sets import FIRST, nearest
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem, inverses
 from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
 from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem

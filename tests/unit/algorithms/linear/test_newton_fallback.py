@@ -8,24 +8,21 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.linear import sparse_softmax
-from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.prox_newton import MarginModel
-from elasticml.algorithms.linear.sparse_softmax import SoftmaxModel
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 3))
 Y = X[:, 0] + 0.5 * RNG.standard_normal(30)
-COLUMNS = ColumnMatrix(X, np.zeros(30), None, centred=False)
 PENALTY = Penalty(a1=0.1, a2=0.1)
 BAD = [np.nan, -1e3]
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_bad_step_on_two_classes_is_not_taken(bad, monkeypatch):
-    model = MarginModel(COLUMNS, np.sign(Y), None, dual_loss_named("logistic"), intercept=True)
+    model = SparseClassifier(X, np.sign(Y), None, loss="logistic", intercept=True)
     model.settle_intercept()
     z, b, value = model.z.copy(), model.b, model.value
     solve = ElasticNetSolver.solve
@@ -50,7 +47,7 @@ def test_a_bad_step_on_two_classes_is_not_taken(bad, monkeypatch):
 @pytest.mark.parametrize("bad", BAD)
 def test_a_bad_step_on_three_classes_is_not_taken(bad, monkeypatch):
     codes = np.digitize(Y, [-0.5, 0.5])
-    model = SoftmaxModel(COLUMNS, codes, np.ones(30), 3, intercept=True)
+    model = SparseSoftmax(X, codes, None, classes=3, intercept=True)
     value, descend = model.value, sparse_softmax.descend
 
     def rounded(*given):

@@ -1,4 +1,8 @@
-"""Gap-safe screening of columns, and working sets by distance to the constraint.
+"""Minimise a smooth loss with an elastic net by working sets of coordinates, with a certified gap.
+
+Each iteration computes the products of the coordinates' columns with a dual point, and from them
+the duality gap and the coordinates that are zero in every solution (gap-safe screening). An inner
+method then descends on a working set: the coordinates in the model or closest to entering it.
 
 The maximum of a 1-strongly concave dual objective lies within ``sqrt(2 gap)`` of any feasible
 point. A column whose product with every point of that sphere is below the threshold has coefficient
@@ -13,13 +17,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.arrays import F64, I64
+
+#: Size of the first working set; later ones have twice as many coordinates as the model.
+FIRST: Final = 50
+#: Accuracy of a working set's problem, as a share of the gap over all coordinates.
+INNER: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,3 +130,83 @@ def nearest(features: I64, distance: F64, w: F64, size: int) -> I64:
         return features
     ranked = np.where(w != 0.0, -1.0, distance)
     return np.sort(features[np.argpartition(ranked, size)[:size]])
+
+
+class Inner(Protocol):
+    """A model, and a method that improves some of its coordinates."""
+
+    #: Whether the last descent gained more than rounding.
+    is_measurable: bool
+
+    @property
+    def w(self) -> F64:
+        """The coefficients, flat."""
+        ...
+
+    @property
+    def squares(self) -> F64:
+        """Squared column norms, scaled for a 1-concave dual objective, without the L2 term."""
+        ...
+
+    @property
+    def patience(self) -> int:
+        """Iterations without measurable progress after which the remaining gap is rounding."""
+        ...
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the method takes all coordinates, and chooses among them itself."""
+        ...
+
+    def bound(self, penalty: Penalty, features: I64) -> Bound:
+        """Return the bound of the problem of these coordinates; all others are zero."""
+        ...
+
+    def drop(self, features: I64) -> bool:
+        """Remove screened coordinates from the model; return whether any was not zero."""
+        ...
+
+    def descend(self, penalty: Penalty, working: I64, gap: float, goal: float, steps: int) -> int:
+        """Take at most ``steps`` steps on a working set; return their number, at least 1.
+
+        Parameters
+        ----------
+        gap, goal : float
+            The gap over all coordinates, and the wanted one.
+        """
+        ...
+
+    def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
+        """Return the model with its certificate."""
+        ...
+
+
+def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> SparseFit:
+    """Take at most ``steps`` steps, until the gap is at most ``goal`` or rounding."""
+    features, done, size = np.arange(inner.w.size), 0, 0
+    best, stale, is_whole = math.inf, 0, False
+    while True:
+        bound = inner.bound(penalty, features)
+        is_better = bound.gap < 0.5 * best
+        best = bound.gap if is_better else best
+        stale = 0 if inner.is_measurable or is_better else stale + 1
+        is_stuck = stale >= inner.patience
+        if bound.gap <= goal or done >= steps or (is_stuck and is_whole):
+            break
+        lengths = np.sqrt(inner.squares[features] + penalty.a2)
+        alive, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
+        if not alive.all():
+            dropped = inner.drop(features[~alive])
+            features, distance = features[alive], distance[alive]
+            if dropped:
+                continue
+        w = inner.w[features]
+        # If the working set is solved and the gap is due to other columns, enlarge it.
+        size = max(FIRST, 2 * int(np.count_nonzero(w)), size, 2 * size * is_stuck)
+        working = features if inner.takes_all else nearest(features, distance, w, size)
+        is_whole = working.size == features.size
+        done += inner.descend(penalty, working, bound.gap, goal, steps - done)
+    # If steps on all coordinates no longer help, the remaining gap is rounding.
+    rounded = ROUNDED * bound.value if is_stuck else 0.0
+    converged = bound.gap <= max(goal, rounded)
+    return inner.fit(max(bound.gap, 0.0), done, converged=converged)
