@@ -29,7 +29,7 @@ from elasticml.data.readers.dask_partitions import (
     vector_of_part,
 )
 from elasticml.estimators.job_backend import model_vector, run_job
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.conjugates import balancing_factors, dual_loss_named
 from elasticml.specification.algorithms import BatchGradient
 from elasticml.story.summary import summary_from_json
 
@@ -276,7 +276,11 @@ class DaskRows:
             images = sums[4 + w.size :].reshape(2, d)
             factors, shift, minus = (1.0, 1.0), 0.0, float(sums[1])
             if intercept:
-                factors, shift = _feasible(loss, float(sums[2]), float(sums[3]), total)
+                # As `DualLoss.balanced`, with the sums of all partitions.
+                if loss == "squared":
+                    shift = float(sums[2]) / total
+                else:
+                    factors = balancing_factors(float(sums[2]), float(sums[3]))
                 conjugate = dask.delayed(_minus_conjugate, pure=True)
                 terms = [conjugate(X, y, s, model, loss, factors, shift) for X, y, s in rows]
                 minus = float(self._reduced(terms, _add))
@@ -480,20 +484,6 @@ def _sums_at(X: Any, y: Any, weights: Any, w: F64, loss: str, intercept: bool) -
     gradient = np.append(images[0], [slopes.sum()] * intercept)
     head = [float(value), minus, float(classes[0].sum()), float(classes[1].sum())]
     return np.concatenate([head, gradient, images[1], images[2]])
-
-
-def _feasible(
-    loss: str, first: float, second: float, total: float
-) -> tuple[tuple[float, float], float]:
-    """Return factors of the classes' dual variables, and what is subtracted from all.
-
-    With them the dual variables are feasible for a free intercept, as in ``LinearObjective``.
-    """
-    if loss == "squared":
-        return (1.0, 1.0), first / total
-    positive, negative = abs(first), abs(second)
-    least = min(positive, negative)
-    return (least / positive if positive else 0.0, least / negative if negative else 0.0), 0.0
 
 
 def _minus_conjugate(

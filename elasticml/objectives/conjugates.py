@@ -109,9 +109,30 @@ class DualLoss:
         """
         kernels.alpha_from_margin(self.code, self.box, margins, targets, out)
 
+    def balanced(self, alpha: F64, targets: F64, weights: F64 | None) -> F64:
+        """Return dual variables (n,) that are feasible with an intercept that is not penalised.
+
+        Their weighted sum of slopes is zero: the squared loss's are shifted; else those of the
+        heavier class, in regression of the heavier sign, are scaled down. This changes nothing if
+        the intercept is optimal.
+        """
+        s = alpha if weights is None else alpha * weights
+        if self.name == "squared":
+            return alpha - float(s.sum()) / float(s.size if weights is None else weights.sum())
+        is_positive = (targets if self.folds_labels() else alpha) > 0.0
+        factors = balancing_factors(float(s[is_positive].sum()), float(s[~is_positive].sum()))
+        return alpha * np.where(is_positive, *factors)
+
     def folds_labels(self) -> bool:
         """Whether an example's row is multiplied by its label, so that every target is 1."""
         return self.loss.is_classification
+
+
+def balancing_factors(one: float, other: float) -> tuple[float, float]:
+    """Return the factors up to 1 by which two sums become equal in size."""
+    one, other = abs(one), abs(other)
+    least = min(one, other)
+    return least / one if one else 0.0, least / other if other else 0.0
 
 
 def _box(loss: MarginLoss) -> DualLoss:

@@ -63,6 +63,16 @@ def best(t: float, a1: float, curvature: float, positive: bool) -> float:
     return 0.0
 
 
+@inlined_kernel
+def feasible_share(best: float, a1: float, steepest: float, positive: bool) -> float:
+    """Return the feasible scale of a dual point that is nearest to the best one.
+
+    Its largest product with a column, ``steepest``, must be at most ``a1`` after scaling.
+    """
+    most = a1 / steepest if steepest > 0.0 else np.inf
+    return min(max(best, 0.0 if positive else -most), most)
+
+
 @kernel
 def sweep(
     features: I64, columns: StoredColumns, penalty: Penalty, w: F64, r: F64, shift: float
@@ -190,6 +200,8 @@ def gap_of_products(gram: GramProblem, penalty: Penalty, w: F64, q: F64) -> floa
         over += max((q[j] if positive else abs(q[j])) - a1, 0.0) ** 2
     # r.r = y.y - w.(X.T y) - w.(X.T r), r.y = y.y - w.(X.T y)
     rr, ry = max(yy - wl - wq, 0.0), yy - wl
-    share = a1 / steepest if steepest > a1 else 1.0
-    gap = 0.5 * (rr + a2 * ww) * (1.0 + share * share) + a1 * l1 - share * ry
+    square = rr + a2 * ww
+    best = ry / square if square > 0.0 else 1.0
+    share = feasible_share(best, a1, steepest, positive)
+    gap = 0.5 * square * (1.0 + share * share) + a1 * l1 - share * ry
     return gap if a2 <= 0.0 else min(gap, rr - ry + a1 * l1 + 0.5 * a2 * ww + 0.5 / a2 * over)

@@ -13,8 +13,9 @@ import numpy as np
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.duality import Dual, lower_bound_of_residual
 from elasticml.algorithms.linear.gram_descent import descend
-from elasticml.algorithms.linear.working_sets import INNER, Bound, SparseFit, bound_at, solve
+from elasticml.algorithms.linear.working_sets import INNER, SparseFit, solve
 from elasticml.arrays import F64, I64
 
 #: Maximum number of columns in the Gram matrix: 18 MiB. Larger working sets sweep over residuals.
@@ -120,28 +121,25 @@ class ElasticNetSolver:
         """Return the gap of the current model, recomputed from the data."""
         residual = self._matrix.residual(self.w)
         slopes = self._matrix.correlations(residual)
-        return max(self._bound(penalty, self._all, slopes, residual).gap, 0.0)
+        value, dual = self._bound(penalty, self._all, slopes, residual)
+        return max(value - dual.value, 0.0)
 
     def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
         """Return the model with its certificate."""
         return SparseFit(w=self.w.copy(), gap=gap, steps=steps, converged=converged)
 
-    def bound(self, penalty: Penalty, features: I64) -> Bound:
-        """Return the bound from the residual."""
+    def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
+        """Return the objective, and the bound from the residual."""
         slopes, is_whole = self._slopes, features.size == self._matrix.d
         if slopes is None or not is_whole:
             slopes = self._matrix.correlations(self._residual, features)
             self._slopes = slopes if is_whole else None
         return self._bound(penalty, features, slopes, self._residual)
 
-    def _bound(self, penalty: Penalty, features: I64, slopes: F64, r: F64) -> Bound:
-        """Rows ``sqrt(a2) I`` make the problem a lasso."""
-        rr, ry = float(r @ r), float(r @ self._matrix.y)
-
-        def minus(share: float) -> float:
-            return share * ry - 0.5 * share * share * rr
-
-        return bound_at(0.5 * rr, penalty, self.w[features], slopes, minus)
+    def _bound(self, penalty: Penalty, features: I64, slopes: F64, r: F64) -> tuple[float, Dual]:
+        w = self.w[features]
+        dual = lower_bound_of_residual(penalty, w, r, self._matrix.y, slopes)
+        return 0.5 * float(r @ r) + penalty.of(w), dual
 
     def drop(self, features: I64) -> bool:
         """Remove screened columns from the model; return whether any had a coefficient."""

@@ -359,7 +359,7 @@ class LinearObjective:
         """
         image = -image
         if self._frees:
-            alpha = self._feasible(alpha)
+            alpha = self._loss.balanced(alpha, self._targets, self._weights)
             s = alpha if self._weights is None else alpha * self._weights
             folded = s * self._targets if self._loss.folds_labels() else s
             image = self._rows.adjoint(folded / self._total)
@@ -369,14 +369,3 @@ class LinearObjective:
             minus -= float(image[self.fixed])
             image = self._free(image)
         return minus - 0.5 / self.l2 * float(image @ image)
-
-    def _feasible(self, alpha: F64) -> F64:
-        s = alpha if self._weights is None else alpha * self._weights
-        if self._loss.name == "squared":
-            return alpha - float(s.sum()) / self._total
-        # Classes, or the signs of the residuals: zero is feasible, and so is all between.
-        is_positive = (self._targets if self._loss.folds_labels() else alpha) > 0.0
-        positive, negative = abs(float(s[is_positive].sum())), abs(float(s[~is_positive].sum()))
-        least = min(positive, negative)
-        of_class = (least / positive if positive else 0.0, least / negative if negative else 0.0)
-        return alpha * np.where(is_positive, *of_class)

@@ -23,6 +23,7 @@ import numpy as np
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_columns
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 from elasticml.algorithms.linear.coordinate_descent_kernels import descend as sweep_on_gram
+from elasticml.algorithms.linear.duality import Dual, lower_bound
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
@@ -35,7 +36,7 @@ from elasticml.algorithms.linear.prox_newton import (
     solve_quadratic_model,
 )
 from elasticml.algorithms.linear.row_blocks import BorderedRows
-from elasticml.algorithms.linear.working_sets import INNER, Bound, SparseFit, bound_at
+from elasticml.algorithms.linear.working_sets import INNER, SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 from elasticml.objectives.conjugates import dual_loss_named
@@ -203,8 +204,8 @@ class SparseClassifier:
     def _curvature(self) -> F64:
         return safe_curvature(self._loss.loss, self.z, self._targets, self._weights, self._slopes)
 
-    def bound(self, penalty: Penalty, features: I64) -> Bound:
-        """Settle the intercept, and return the bound; also measure columns that are swept."""
+    def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
+        """Settle the intercept, measure swept columns, and return the objective and a bound."""
         self.settle_intercept()
         is_swept = self._columns.is_sparse and not self._is_on_rows
         alpha, folded = self._dual()
@@ -212,15 +213,16 @@ class SparseClassifier:
             moments = self._measure(features, folded)
             self._moments = np.empty((self.w.size, 4))
             self._moments[features] = moments
-            bound = self._bound_at(penalty, features, alpha, moments[:, 3])
+            value, dual = self._bound_at(penalty, features, alpha, moments[:, 3])
         else:
             self._moments = None
-            bound = self._bound(penalty, features)
-        self._ratio = bound.gap / max(self._decrease, TINY)
-        self._slow = 0 if bound.gap < 0.5 * self._gap else self._slow + 1
+            value, dual = self._bound(penalty, features)
+        gap = value - dual.value
+        self._ratio = gap / max(self._decrease, TINY)
+        self._slow = 0 if gap < 0.5 * self._gap else self._slow + 1
         self._is_stiff = self._is_stiff or (self._slow >= SLOW and self._rows is not None)
-        self._gap = bound.gap
-        return bound
+        self._gap = gap
+        return value, dual
 
     def drop(self, features: I64) -> bool:
         """Remove screened columns from the model; return whether any had a coefficient."""
@@ -243,7 +245,9 @@ class SparseClassifier:
                 self.settle_intercept()
                 if is_whole and not self._is_far(target):
                     return done
-                gap = gap if is_whole else self._bound(penalty, working).gap
+                if not is_whole:
+                    value, dual = self._bound(penalty, working)
+                    gap = value - dual.value
                 if gap <= target:
                     return done
             wanted = WHOLE_SHARE * target if is_whole else GAP_SHARE * max(gap, target)
@@ -313,11 +317,11 @@ class SparseClassifier:
             alpha = np.empty(self._columns.n)
             self._loss.alpha_from_margin(self.z, self._targets, alpha)
         if self._has_intercept:
-            balance(alpha, self._targets, self._weights)
+            alpha = self._loss.balanced(alpha, self._targets, self._weights)
         folded = alpha * self._targets
         return alpha, folded if self._weights is None else folded * self._weights
 
-    def _bound(self, penalty: Penalty, features: I64) -> Bound:
+    def _bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Return the bound from the model's dual variables, or the subproblem's, made feasible."""
         alpha, folded = self._dual()
         if self._rows is None:
@@ -326,11 +330,14 @@ class SparseClassifier:
             products = self._rows.adjoint(folded)[features]
         return self._bound_at(penalty, features, alpha, products)
 
-    def _bound_at(self, penalty: Penalty, features: I64, alpha: F64, products: F64) -> Bound:
+    def _bound_at(
+        self, penalty: Penalty, features: I64, alpha: F64, products: F64
+    ) -> tuple[float, Dual]:
         def minus(share: float) -> float:
             return self._loss.minus_conjugate(share * alpha, self._targets, self._weights)
 
-        return bound_at(self.value, penalty, self.w[features], products, minus)
+        w = self.w[features]
+        return self.value + penalty.of(w), lower_bound(penalty, w, products, minus)
 
     @property
     def _is_on_rows(self) -> bool:
@@ -554,13 +561,3 @@ def best_intercept(
         z += step
         slopes, other = other, slopes
     return b, value, slopes
-
-
-def balance(alpha: F64, targets: F64, weights: F64 | None) -> None:
-    """Scale down the dual variables of the heavier class until ``sum_i s_i a_i y_i = 0``."""
-    s = alpha if weights is None else alpha * weights
-    is_positive = targets > 0.0
-    positive, negative = float(s[is_positive].sum()), float(s[~is_positive].sum())
-    least = min(positive, negative)
-    alpha[is_positive] *= least / positive if positive else 0.0
-    alpha[~is_positive] *= least / negative if negative else 0.0

@@ -22,10 +22,11 @@ from scipy.special import logsumexp, softmax
 
 from elasticml.algorithms.linear.column_matrix import unweighted_columns
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.duality import Dual, lower_bound
 from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.prox_newton import line_search
 from elasticml.algorithms.linear.softmax_objective import balanced
-from elasticml.algorithms.linear.working_sets import Bound, SparseFit, bound_at
+from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 
@@ -113,8 +114,8 @@ class SparseSoftmax:
         b -= b.mean()
         return SparseFit(w=self.W.copy(), b=b, gap=gap, steps=steps, converged=converged)
 
-    def bound(self, penalty: Penalty, features: I64) -> Bound:
-        """Return the bound from the model's probabilities, made feasible."""
+    def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
+        """Return the objective, and the bound from the model's probabilities, made feasible."""
         q, own = self._probabilities(), self._own
         if self._has_intercept:
             q = balanced(q, self._s, self._of_class)
@@ -124,7 +125,8 @@ class SparseSoftmax:
             p = share * q + (1.0 - share) * own
             return -float(self._s @ (p * np.log(np.maximum(p, 1e-300))).sum(axis=1))
 
-        return bound_at(self.value, penalty, self.w[features], products, entropy)
+        w = self.w[features]
+        return self.value + penalty.of(w), lower_bound(penalty, w, products, entropy)
 
     def drop(self, features: I64) -> bool:
         """Remove screened coefficients; return whether any was non-zero."""

@@ -15,7 +15,6 @@ sets by the distance from the constraint.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.arrays import F64, I64
 
@@ -46,70 +46,19 @@ class SparseFit:
     converged: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """A model's objective, its gap, and the dual point used for screening."""
-
-    value: float
-    gap: float
-    scaled_gap: float
-    #: (..., d) products of the feasible dual point with the columns, absolute unless coefficients
-    #: must not be negative.
-    leaning: F64
-    #: Scale factor that makes the model's dual point feasible.
-    share: float
-
-
-def bound_at(
-    loss: float, penalty: Penalty, w: F64, products: F64, minus: Callable[[float], float]
-) -> Bound:
-    """Return the objective, the duality gap, and a feasible dual point of a model.
-
-    Parameters
-    ----------
-    loss : float
-        The model's sum of losses.
-    w, products : ndarray of one shape
-        Coefficients, and the products of their columns with the dual point.
-    minus : callable
-        Maps a scale of the dual point to minus the sum of the losses' conjugates there.
-    """
-    value = loss + penalty.of(w.ravel())
-    size = np.asarray if penalty.positive else np.abs
-    leaning = size(products - penalty.a2 * w)
-    steepest = float(leaning.max(initial=0.0))
-    share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
-    square = 0.5 * penalty.a2 * float((w * w).sum())
-    dual = minus(share) - share * share * square
-    scaled_gap = value - dual
-    if penalty.a2 > 0.0:
-        # The elastic net's own dual accepts any point, at a cost for violated constraints.
-        over = np.maximum(size(products) - penalty.a1, 0.0)
-        dual = max(dual, minus(1.0) - 0.5 / penalty.a2 * float((over * over).sum()))
-    return Bound(
-        value=value,
-        gap=value - dual,
-        scaled_gap=scaled_gap,
-        leaning=share * leaning,
-        share=share,
-    )
-
-
-def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:
+def screen(a1: float, dual: Dual, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:
     """Return which columns may be in a solution, and each one's distance to its constraint.
 
     Parameters
     ----------
-    leaning : ndarray (m,)
-        Products of columns with a feasible dual point, absolute unless signs are restricted.
-    bar : float
+    a1 : float
         Threshold of the constraint.
     lengths : ndarray (m,)
         Column norms, scaled such that the dual objective is 1-concave.
     gap : float
-        Gap of that dual point.
+        Gap of the scaled dual point.
     """
-    room = bar - leaning
+    room = a1 - abs(dual.share) * dual.leaning
     radius = math.sqrt(2.0 * max(gap, 0.0))
     return room <= radius * lengths, room / np.maximum(lengths, 1e-300)
 
@@ -158,8 +107,8 @@ class Inner(Protocol):
         """Whether the method takes all coordinates, and chooses among them itself."""
         ...
 
-    def bound(self, penalty: Penalty, features: I64) -> Bound:
-        """Return the bound of the problem of these coordinates; all others are zero."""
+    def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
+        """Return the objective and a lower bound, where all other coordinates are zero."""
         ...
 
     def drop(self, features: I64) -> bool:
@@ -186,15 +135,16 @@ def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> SparseFit:
     features, done, size = np.arange(inner.w.size), 0, 0
     best, stale, is_whole = math.inf, 0, False
     while True:
-        bound = inner.bound(penalty, features)
-        is_better = bound.gap < 0.5 * best
-        best = bound.gap if is_better else best
+        value, dual = inner.bound(penalty, features)
+        gap = value - dual.value
+        is_better = gap < 0.5 * best
+        best = gap if is_better else best
         stale = 0 if inner.is_measurable or is_better else stale + 1
         is_stuck = stale >= inner.patience
-        if bound.gap <= goal or done >= steps or (is_stuck and is_whole):
+        if gap <= goal or done >= steps or (is_stuck and is_whole):
             break
         lengths = np.sqrt(inner.squares[features] + penalty.a2)
-        alive, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
+        alive, distance = screen(penalty.a1, dual, lengths, value - dual.scaled)
         if not alive.all():
             dropped = inner.drop(features[~alive])
             features, distance = features[alive], distance[alive]
@@ -205,8 +155,8 @@ def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> SparseFit:
         size = max(FIRST, 2 * int(np.count_nonzero(w)), size, 2 * size * is_stuck)
         working = features if inner.takes_all else nearest(features, distance, w, size)
         is_whole = working.size == features.size
-        done += inner.descend(penalty, working, bound.gap, goal, steps - done)
+        done += inner.descend(penalty, working, gap, goal, steps - done)
     # If steps on all coordinates no longer help, the remaining gap is rounding.
-    rounded = ROUNDED * bound.value if is_stuck else 0.0
-    converged = bound.gap <= max(goal, rounded)
-    return inner.fit(max(bound.gap, 0.0), done, converged=converged)
+    rounded = ROUNDED * value if is_stuck else 0.0
+    converged = gap <= max(goal, rounded)
+    return inner.fit(max(gap, 0.0), done, converged=converged)

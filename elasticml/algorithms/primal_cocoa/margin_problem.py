@@ -6,8 +6,7 @@ roots of the sample weights; so are the margins z and residuals r here, unless s
 
 Source: the dual point is that of :mod:`elasticml.algorithms.linear.sparse_classifier`: minus the
 slopes at the margins, the heavier class's scaled down if b is free, all of them scaled until every
-column satisfies its constraint. The elastic net's own conjugate has bounded support, see Smith,
-Forte, Ma, Takac, Jordan and Jaggi (2018).
+column satisfies its constraint.
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import LineModel
-from elasticml.algorithms.linear.sparse_classifier import balance, best_intercept, safe_curvature
-from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.duality import Dual, lower_bound
+from elasticml.algorithms.linear.sparse_classifier import best_intercept, safe_curvature
+from elasticml.algorithms.primal_cocoa.problem import WHOLE, Step
 from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
 from elasticml.algorithms.targets import ClassWeight, label_text
 from elasticml.arrays import F64
@@ -48,9 +49,7 @@ class MarginProblem:
     has_intercept: bool
     total: float
     smoothness: float
-    a1: float
-    a2: float
-    is_positive: bool = False
+    penalty: Penalty
 
     @staticmethod
     def of(
@@ -99,8 +98,7 @@ class MarginProblem:
             has_intercept=intercept,
             total=total,
             smoothness=loss.loss.smoothness * (1.0 if each is None else float(each.max())),
-            a1=l1 * total,
-            a2=l2 * total,
+            penalty=Penalty(a1=l1 * total, a2=l2 * total),
         )
 
     @property
@@ -134,7 +132,7 @@ class MarginProblem:
         alpha = np.empty(z.size)
         self.loss.alpha_from_margin(self._plain(z), self.targets, alpha)
         if self.has_intercept:
-            balance(alpha, self.targets, self.weights)
+            alpha = self.loss.balanced(alpha, self.targets, self.weights)
         folded = alpha * self.targets
         if self.weights is not None:
             folded *= self.weights
@@ -159,29 +157,21 @@ class MarginProblem:
 
     def primal(self, w: F64, z: F64) -> float:
         """Return the objective of a model and its margins."""
-        penalty = self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
-        return self._value(self._plain(z), np.empty(z.size)) + penalty
+        return self._value(self._plain(z), np.empty(z.size)) + self.penalty.of(w)
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
         """Return the lower bound that a dual point and any model give."""
-        loose = np.zeros(1) if slack is None else slack
         alpha = self._plain(r) * self.targets
         if self.weights is not None:
             sampled = 1.0 if self.root is None else self.root**2
             alpha *= np.divide(sampled, self.weights, out=np.zeros(r.size), where=self.weights > 0)
         # Division by the weights may round beyond the feasible interval.
         np.clip(alpha, self.loss.low, self.loss.high, out=alpha)
-        steepest = float((np.abs(slopes - self.a2 * w) + loose).max(initial=0.0))
-        share = self.a1 / steepest if steepest > self.a1 else 1.0
-        scaled = self._minus(share * alpha) - share * share * 0.5 * self.a2 * float(w @ w)
-        if self.a2 <= 0.0:
-            return Dual(value=scaled, scaled=scaled, share=share)
-        over = np.maximum(np.abs(slopes) + loose - self.a1, 0.0)
-        own = self._minus(alpha) - 0.5 / self.a2 * float(over @ over)
-        return Dual(value=max(scaled, own), scaled=scaled, share=share)
 
-    def _minus(self, alpha: F64) -> float:
-        return self.loss.minus_conjugate(alpha, self.targets, self.weights)
+        def minus(share: float) -> float:
+            return self.loss.minus_conjugate(share * alpha, self.targets, self.weights)
+
+        return lower_bound(self.penalty, w, slopes, minus, slack=slack)
 
     def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
         """Find the lowest point along a step, by Newton's method with bracketing."""

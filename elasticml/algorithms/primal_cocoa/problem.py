@@ -10,22 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.duality import Dual
 from elasticml.arrays import F64
 
 #: Best step length from which the full step is taken, with more than four fifths of the gain: the
 #: members' zeros then stay zeros.
 WHOLE = 0.7
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dual:
-    """The lower bound from a residual: no model's objective is below ``value``."""
-
-    value: float
-    #: The part due to the residual itself, times ``share``, for the lasso with the ridge's rows
-    #: appended to X.
-    scaled: float
-    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +37,8 @@ class Problem(Protocol):
         ...
 
     @property
-    def a1(self) -> float:
-        """The L1 penalty."""
-        ...
-
-    @property
-    def a2(self) -> float:
-        """The L2 penalty."""
-        ...
-
-    @property
-    def is_positive(self) -> bool:
-        """Whether coefficients must be nonnegative."""
+    def penalty(self) -> Penalty:
+        """The elastic net."""
         ...
 
     @property

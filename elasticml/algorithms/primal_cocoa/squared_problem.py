@@ -1,9 +1,6 @@
 """The elastic net on the driver: its targets, its objective, and its lower bounds.
 
 ``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2`` over weighted, centred examples.
-
-Source: Ndiaye, Fercoq, Gramfort and Salmon (2017) for the scaled residual; the bounded support of
-the elastic net's own conjugate is that of Smith, Forte, Ma, Takac, Jordan and Jaggi (2018).
 """
 
 from __future__ import annotations
@@ -14,7 +11,9 @@ from typing import Final
 import numpy as np
 
 from elasticml.algorithms.cocoa.line_search import LineModel
-from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.duality import Dual, lower_bound_of_residual
+from elasticml.algorithms.primal_cocoa.problem import WHOLE, Step
 from elasticml.arrays import F64
 
 #: Relative changes of the objective that are rounding error.
@@ -32,9 +31,7 @@ class SquaredProblem:
     root: F64 | None
     #: S, the sum of the weights.
     total: float
-    a1: float
-    a2: float
-    is_positive: bool
+    penalty: Penalty
     smoothness: float = 1.0
     classes: F64 | None = None
 
@@ -54,9 +51,7 @@ class SquaredProblem:
             y_mean=mean,
             root=root,
             total=total,
-            a1=l1 * total,
-            a2=l2 * total,
-            is_positive=positive,
+            penalty=Penalty(a1=l1 * total, a2=l2 * total, positive=positive),
         )
 
     @property
@@ -87,8 +82,7 @@ class SquaredProblem:
     def primal(self, w: F64, z: F64) -> float:
         """Return the objective of a model and its predictions."""
         r = self.y - z
-        penalty = self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
-        return 0.5 * float(r @ r) + penalty
+        return 0.5 * float(r @ r) + self.penalty.of(w)
 
     def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
         """Find the parabola's lowest point."""
@@ -105,20 +99,4 @@ class SquaredProblem:
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
         """Return the lower bound that a residual and any model give."""
-        loose = np.zeros(1) if slack is None else slack
-        leaning = slopes - self.a2 * w
-        steepest = float(
-            ((leaning if self.is_positive else np.abs(leaning)) + loose).max(initial=0)
-        )
-        square, along = float(r @ r) + self.a2 * float(w @ w), float(r @ self.y)
-        # A share is feasible if its absolute value is at most the limit; with positive, >= 0 too.
-        most = self.a1 / steepest if steepest > 0.0 else np.inf
-        best = along / square if square > 0.0 else 1.0
-        share = min(max(best, 0.0 if self.is_positive else -most), most)
-        scaled = share * along - 0.5 * share * share * square
-        if self.a2 <= 0.0:
-            return Dual(value=scaled, scaled=scaled, share=share)
-        over = (slopes if self.is_positive else np.abs(slopes)) + loose - self.a1
-        np.maximum(over, 0.0, out=over)
-        own = along - 0.5 * float(r @ r) - 0.5 / self.a2 * float(over @ over)
-        return Dual(value=max(scaled, own), scaled=scaled, share=share)
+        return lower_bound_of_residual(self.penalty, w, r, self.y, slopes, slack=slack)

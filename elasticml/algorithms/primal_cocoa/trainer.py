@@ -36,8 +36,9 @@ from elasticml.algorithms.certified_rounds import rounds_of
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
 from elasticml.algorithms.initial_model import initial_model
+from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.primal_cocoa import initialization, primal_exchanges
-from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
+from elasticml.algorithms.primal_cocoa.problem import Problem
 from elasticml.algorithms.primal_cocoa.solver import radius_of
 from elasticml.algorithms.primal_cocoa.working_set import INNER, WorkingSet
 from elasticml.arrays import F64
@@ -262,8 +263,8 @@ class _Descent:
                 "damping": self.aggregation.damping,
                 "local_epochs": self.local_epochs,
                 "seed": self.settings.random_seed,
-                "a1": problem.a1,
-                "a2": problem.a2,
+                "a1": problem.penalty.a1,
+                "a2": problem.penalty.a2,
                 "smoothness": problem.smoothness,
                 "centred": self.settings.intercept,
                 **self._sphere(),
@@ -274,10 +275,10 @@ class _Descent:
         dv, l1, inner = (np.asarray(arrays[name]) for name in ("dv", "l1", "inner"))
         # The L1 norm is convex: along the step it is at most linear between both ends.
         penalty = LineModel(
-            slope=-problem.a2 * float(inner[0]) - problem.a1 * float(l1[1]),
-            curvature=problem.a2 * float(inner[1]),
+            slope=-problem.penalty.a2 * float(inner[0]) - problem.penalty.a1 * float(l1[1]),
+            curvature=problem.penalty.a2 * float(inner[1]),
         )
-        step = problem.search(self.z, dv, penalty, problem.a1 * float(l1[0]))
+        step = problem.search(self.z, dv, penalty, problem.penalty.a1 * float(l1[0]))
         self.partitions = float(arrays["partitions"])
         self.aggregation = self.aggregation.adapted(step.along, self.partitions)
         self.gamma = self.gamma_taken = step.length
@@ -304,7 +305,7 @@ class _Descent:
             return False
         if not working_set.is_time():
             return False
-        lengths = np.sqrt(problem.smoothness * self.columns.norms + problem.a2)
+        lengths = np.sqrt(problem.smoothness * self.columns.norms + problem.penalty.a2)
         features = working_set.choose(problem, self.dual, lengths, certified.coef, certified.slopes)
         if features is None or features.size == 0:
             return False

@@ -17,12 +17,12 @@ import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.linear.working_sets import FIRST, nearest
 from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem, inverses
-from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
+from elasticml.algorithms.primal_cocoa.problem import Problem
 from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
 from elasticml.arrays import F64, I64
 
@@ -70,10 +70,8 @@ class WorkingSet:
         if support > size:
             return None
         candidates = np.flatnonzero((w != 0.0) | (slopes != 0.0))
-        leaning = dual.share * (slopes[candidates] - problem.a2 * w[candidates])
-        if not problem.is_positive:
-            leaning = np.abs(leaning)
-        distance = (problem.a1 - leaning) / np.maximum(lengths[candidates], 1e-300)
+        leaning = abs(dual.share) * dual.leaning[candidates]
+        distance = (problem.penalty.a1 - leaning) / np.maximum(lengths[candidates], 1e-300)
         return nearest(candidates, distance, w[candidates], size)
 
     def missing(self, features: I64) -> I64:
@@ -142,8 +140,7 @@ def _regressed(problem: SquaredProblem, rows: F64, w: F64, gap: float, *, centre
         None if root is None else root * root,
         centred=centred,
     )
-    penalty = Penalty(a1=problem.a1, a2=problem.a2, positive=problem.is_positive)
-    return ElasticNetSolver(matrix, w).solve(penalty, gap, SWEEPS_MAX).w
+    return ElasticNetSolver(matrix, w).solve(problem.penalty, gap, SWEEPS_MAX).w
 
 
 def _classified(problem: MarginProblem, X: Any, w: F64, gap: float) -> F64:
@@ -151,4 +148,4 @@ def _classified(problem: MarginProblem, X: Any, w: F64, gap: float) -> F64:
         X, problem.targets, problem.weights, loss=problem.loss.name, intercept=problem.has_intercept
     )
     solver.begin(w, 0.0)
-    return solver.solve(Penalty(a1=problem.a1, a2=problem.a2), gap, STEPS_MAX).w
+    return solver.solve(problem.penalty, gap, STEPS_MAX).w
