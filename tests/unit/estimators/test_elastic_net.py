@@ -21,7 +21,7 @@ import elasticml as em
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from tests.unit.estimators.contract import assert_contract
+from tests.unit.estimators.contract import assert_contract, objective, tall, wide
 
 DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
 
@@ -29,64 +29,6 @@ DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
 @pytest.mark.parametrize("estimator", [em.Lasso(), em.ElasticNet()], ids=["lasso", "elastic net"])
 def test_it_keeps_scikit_learns_contract(estimator):
     assert_contract(estimator)
-
-
-def wide(n=60, d=800, seed=0):
-    """More columns than rows; ten of them make up the targets."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, d)) + rng.standard_normal(d)
-    return X, 3.0 + X[:, :10] @ np.arange(1.0, 11.0) + 0.1 * rng.standard_normal(n)
-
-
-def tall(n=300, d=12, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) + 2.0
-    return X, X[:, :3] @ [1.0, -2.0, 3.0] + rng.standard_normal(n)
-
-
-def objective(X, y, model, weights=None):
-    """scikit-learn's objective, for any model with these settings."""
-    l1 = model.get_params().get("l1_ratio", 1.0)
-    squares = np.average((y - model.predict(X)) ** 2, weights=weights)
-    penalty = l1 * np.abs(model.coef_).sum() + 0.5 * (1.0 - l1) * (model.coef_**2).sum()
-    return 0.5 * squares + model.alpha * penalty
-
-
-@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize(
-    "options", [{"l1_ratio": 1.0}, {"l1_ratio": 0.4}, {"l1_ratio": 0.7, "positive": True}]
-)
-def test_it_finds_scikit_learns_model(data, weighted, intercept, options):
-    X, y = data()
-    rng = np.random.default_rng(1)
-    weights = rng.integers(0, 4, len(y)).astype(float) if weighted else None
-    settings = {**options, "alpha": 0.3, "fit_intercept": intercept, "max_iter": 100_000}
-    theirs = TheirElasticNet(**settings, tol=1e-13).fit(X, y, sample_weight=weights)
-    least = objective(X, y, theirs, weights)
-    for make in (np.asarray, sp.csc_matrix, sp.csr_array):
-        ours = em.ElasticNet(**settings, tol=1e-13).fit(make(X), y, sample_weight=weights)
-        assert objective(X, y, ours, weights) == pytest.approx(least, rel=1e-10)
-        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
-        assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-4)
-        assert np.array_equal(ours.coef_ != 0.0, theirs.coef_ != 0.0)
-        assert 0.0 <= ours.dual_gap_ <= 1e-13 * np.average(y * y, weights=weights)
-        assert np.array_equal(ours.sparse_coef_.toarray()[0], ours.coef_)
-
-
-@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
-@pytest.mark.parametrize("l1_ratio", [1.0, 0.5, 0.0])
-def test_the_gap_bounds_the_suboptimality(data, l1_ratio):
-    X, y = data()
-    best = em.ElasticNet(0.05, l1_ratio=l1_ratio, tol=1e-13, max_iter=100_000).fit(X, y)
-    least = objective(X, y, best)
-    for sweeps in (1, 3, 10):
-        rough = em.ElasticNet(0.05, l1_ratio=l1_ratio, tol=1e-14, max_iter=sweeps)
-        with pytest.warns(ConvergenceWarning, match="duality gap"):
-            rough.fit(X, y)
-        left = objective(X, y, rough) - least
-        assert -1e-9 * least <= left <= rough.dual_gap_ + 1e-9 * least
 
 
 def housing():

@@ -16,7 +16,7 @@ from sklearn.model_selection import cross_val_score
 
 import elasticml as em
 from elasticml.estimators import logistic
-from tests.unit.estimators.contract import assert_contract
+from tests.unit.estimators.contract import assert_contract, objective
 
 
 def test_it_keeps_scikit_learns_contract():
@@ -27,29 +27,6 @@ DATA = {
     "two classes": lambda: make_classification(300, 12, random_state=0),
     "three classes": lambda: load_iris(return_X_y=True),
 }
-
-
-@pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"C": 1.0},
-        {"C": 0.01, "class_weight": "balanced"},
-        {"C": 5.0, "fit_intercept": False, "class_weight": {1: 3.0}},
-    ],
-)
-def test_it_finds_scikit_learns_model(name, make, settings):
-    X, y = DATA[name]()
-    weights = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
-    theirs = Theirs(**settings, solver="newton-cholesky", tol=1e-11, max_iter=1000)
-    theirs.fit(X, y, sample_weight=weights)
-    ours = em.LogisticRegression(**settings, tol=1e-14).fit(make(X), y, sample_weight=weights)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
-    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
-    np.testing.assert_allclose(ours.predict_log_proba(X), theirs.predict_log_proba(X), atol=1e-5)
-    assert np.array_equal(ours.predict(X), theirs.predict(X))
 
 
 def test_threads_do_not_change_the_model(monkeypatch):
@@ -119,29 +96,6 @@ def test_few_values_are_fitted_as_their_shape_and_the_penalty_say(columns, C, me
     X = np.random.default_rng(0).standard_normal((500, columns))
     model = em.LogisticRegression(C=C, fit_intercept=False).fit(X, np.sign(X[:, 0]))
     assert model.method_ == method
-
-
-def objective(model, X, y):
-    """scikit-learn's objective."""
-    losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)
-    return 0.5 * float((model.coef_**2).sum()) + model.C * losses
-
-
-@pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("intercept", [True, False])
-def test_the_gap_bounds_the_suboptimality(name, intercept):
-    X, y = DATA[name]()
-    # Classes of unequal size: the free intercept's dual variables must be made feasible.
-    X, y = X[25:], y[25:]
-    settings = {"C": 0.5, "fit_intercept": intercept}
-    best = objective(em.LogisticRegression(**settings, tol=1e-13).fit(X, y), X, y)
-    for steps in (1, 2, 3):
-        rough = em.LogisticRegression(**settings, max_iter=steps, tol=1e-13)
-        with pytest.warns(ConvergenceWarning):
-            rough.fit(X, y)
-        left = objective(rough, X, y) - best
-        assert -1e-9 * best <= left <= rough.dual_gap_ + 1e-9 * best
-        assert math.isfinite(rough.dual_gap_)
 
 
 def test_a_warm_start_continues_from_the_last_model():

@@ -10,8 +10,7 @@ from sklearn import linear_model as theirs
 from sklearn.exceptions import ConvergenceWarning
 
 import elasticml as em
-from tests.unit.estimators.contract import assert_contract
-from tests.unit.estimators.test_elastic_net import tall, wide
+from tests.unit.estimators.contract import assert_contract, tall, wide
 
 
 @pytest.mark.parametrize("estimator", [em.LassoCV(), em.ElasticNetCV()], ids=["lasso", "net"])

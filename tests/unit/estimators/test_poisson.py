@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import PoissonRegressor
 
 import elasticml as em
 from tests.unit.estimators.contract import assert_contract
@@ -29,22 +24,6 @@ def test_it_keeps_scikit_learns_contract():
     assert_contract(em.PoissonRegressor())
 
 
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
-@pytest.mark.parametrize("intercept", [False, True])
-def test_poisson_regression_is_scikit_learns(make, intercept):
-    X, _, y, s = data()
-    settings = {"alpha": 0.3, "fit_intercept": intercept}
-    theirs = PoissonRegressor(**settings, solver="newton-cholesky", tol=1e-10, max_iter=1000)
-    theirs.fit(X, y, sample_weight=s)
-    ours = em.PoissonRegressor(**settings, tol=1e-13).fit(make(X), y, sample_weight=s)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-6)
-    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6)
-    assert ours.score(X, y, s) == pytest.approx(theirs.score(X, y, s), abs=1e-8)
-    assert 0.0 <= ours.dual_gap_ <= 1e-12
-    assert ours.solver_path_ == "in-process"
-
-
 def test_an_exposure_as_weight_is_the_offset_of_a_job():
     X, _, y, _ = data()
     offset = 0.5 * np.sin(np.arange(ROWS))
@@ -54,21 +33,6 @@ def test_an_exposure_as_weight_is_the_offset_of_a_job():
     error = exposure * model.predict(X) - y
     gradient = X.T @ error / exposure.sum() + 0.3 * model.coef_
     np.testing.assert_allclose(np.append(gradient, error.sum()), 0.0, atol=1e-5)
-
-
-def test_a_rough_poisson_model_is_bounded_by_its_gap():
-    X, _, y, _ = data()
-
-    def objective(model):
-        mean = model.predict(X)
-        logs = np.log(np.where(y > 0, y, 1.0) / mean)
-        return np.mean(y * logs - y + mean) + 0.05 * model.coef_ @ model.coef_
-
-    best = em.PoissonRegressor(alpha=0.1, tol=1e-14).fit(X, y)
-    with pytest.warns(ConvergenceWarning, match="duality gap"):
-        rough = em.PoissonRegressor(alpha=0.1, tol=1e-14, max_iter=2).fit(X, y)
-    assert 0.0 < objective(rough) - objective(best) <= rough.dual_gap_
-    assert math.isnan(em.PoissonRegressor(alpha=0.0).fit(X, y).dual_gap_)
 
 
 def test_counts_far_from_one_are_reached_and_negative_ones_refused():

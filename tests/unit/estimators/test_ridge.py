@@ -6,35 +6,15 @@ import math
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge as Theirs
 
 import elasticml as em
-from tests.unit.estimators.contract import assert_contract
-from tests.unit.estimators.test_elastic_net import tall, wide
+from tests.unit.estimators.contract import assert_contract, tall
 
 
 def test_it_keeps_scikit_learns_contract():
     assert_contract(em.Ridge())
-
-
-@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
-@pytest.mark.parametrize("solver", ["cholesky", "newton"])
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("intercept", [False, True])
-def test_it_finds_scikit_learns_model(data, solver, make, weighted, intercept):
-    X, y = data()
-    rng = np.random.default_rng(1)
-    weights = rng.integers(0, 4, len(y)).astype(float) if weighted else None
-    settings = {"alpha": 0.7, "fit_intercept": intercept}
-    theirs = Theirs(**settings, solver="svd").fit(X, y, sample_weight=weights)
-    ours = em.Ridge(**settings, solver=solver, tol=1e-16).fit(make(X), y, sample_weight=weights)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-5)
-    assert ours.solver_ == solver
-    assert 0.0 <= ours.dual_gap_ <= 1e-10 * len(y) * np.average(y * y, weights=weights)
 
 
 def test_each_target_has_its_own_penalty():

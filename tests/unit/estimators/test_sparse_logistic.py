@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.datasets import load_digits, load_wine, make_classification
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression as Theirs
-from sklearn.metrics import log_loss
 
 import elasticml as em
 from tests.unit.estimators.contract import assert_contract
@@ -32,53 +29,6 @@ DATA = {
     "three classes": wine,
     "wide": lambda: make_classification(60, 200, n_informative=8, random_state=1),
 }
-
-
-@pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
-@pytest.mark.parametrize("ratio", [1.0, 0.4])
-@pytest.mark.parametrize(
-    "settings",
-    [{"C": 0.3}, {"C": 0.1, "class_weight": "balanced", "fit_intercept": False}],
-)
-def test_it_finds_sagas_model(name, make, ratio, settings):
-    X, y = DATA[name]()
-    weights = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
-    theirs = Theirs(**settings, l1_ratio=ratio, solver="saga", tol=1e-12, max_iter=100_000)
-    theirs.fit(X, y, sample_weight=weights)
-    ours = em.LogisticRegression(**settings, l1_ratio=ratio, tol=1e-15)
-    ours.fit(make(X), y, sample_weight=weights)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
-    assert np.array_equal(ours.coef_ != 0.0, np.abs(theirs.coef_) > 1e-9)
-    assert np.array_equal(ours.predict(X), theirs.predict(X))
-    assert ours.solver_path_ == "in-process"
-
-
-def objective(model, X, y):
-    """scikit-learn's objective."""
-    losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)
-    w = model.coef_.ravel()
-    share = model.l1_ratio
-    return share * float(np.abs(w).sum()) + 0.5 * (1.0 - share) * float(w @ w) + model.C * losses
-
-
-@pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("ratio", [1.0, 0.4])
-def test_the_gap_bounds_the_suboptimality(name, intercept, ratio):
-    X, y = DATA[name]()
-    # Classes of unequal size: the free intercept's dual variables must be made feasible.
-    X, y = X[12:], y[12:]
-    settings = {"C": 2.0, "fit_intercept": intercept, "l1_ratio": ratio}
-    best = objective(em.LogisticRegression(**settings, tol=1e-12).fit(X, y), X, y)
-    for steps in (1, 2, 4):
-        rough = em.LogisticRegression(**settings, max_iter=steps, tol=1e-13)
-        with pytest.warns(ConvergenceWarning):
-            rough.fit(X, y)
-        left = objective(rough, X, y) - best
-        assert -1e-9 * best <= left <= rough.dual_gap_ + 1e-9 * best
-        assert math.isfinite(rough.dual_gap_)
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.datasets import load_iris, make_classification
+from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC as Theirs
 
 import elasticml as em
 from elasticml.algorithms.cocoa.local_pass import PassOptions
@@ -40,34 +38,6 @@ def test_it_keeps_scikit_learns_contract_with_an_l1_penalty():
     assert_contract(em.LinearSVC("l1"))
 
 
-def primal(model, X, y, C, weights=None):
-    """The objective of LIBLINEAR, of a binary model."""
-    signs = np.where(y == model.classes_[1], 1.0, -1.0)
-    slack = np.maximum(0.0, 1.0 - signs * model.decision_function(X))
-    losses = slack if model.loss == "hinge" else slack**2
-    square = float((model.coef_**2).sum() + (model.intercept_**2).sum())
-    return 0.5 * square + C * float(losses @ (np.ones(len(y)) if weights is None else weights))
-
-
-@pytest.mark.parametrize(
-    ("loss", "dual"), [("hinge", True), ("squared_hinge", True), ("squared_hinge", False)]
-)
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix, sp.csc_array])
-def test_it_finds_liblinears_model(loss, dual, make):
-    X, y = make_classification(300, 12, random_state=0)
-    weights = np.random.default_rng(0).integers(0, 4, 300).astype(float)
-    settings = {"loss": loss, "C": 0.1, "class_weight": "balanced"}
-    theirs = Theirs(**settings, dual=True, tol=1e-10, max_iter=10**6, random_state=0)
-    theirs.fit(X, y, sample_weight=weights)
-    ours = em.LinearSVC(**settings, dual=dual, tol=1e-13, max_iter=20_000, random_state=0)
-    ours.fit(make(X), y, sample_weight=weights)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
-    assert np.array_equal(ours.predict(X), theirs.predict(X))
-    assert ours.solver_path_ == "in-process"
-    np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-5)
-
-
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
 def test_float32_rows_are_taken_as_they_are_and_give_the_model_of_float64_ones(make):
     X, y = make_classification(300, 12, random_state=0)
@@ -81,75 +51,6 @@ def test_float32_rows_are_taken_as_they_are_and_give_the_model_of_float64_ones(m
     np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-4)
     assert single.dual_gap_ <= 1e-9 * 0.1 * 300
     assert abs(held - before).max() == 0.0
-
-
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix, sp.csr_array])
-@pytest.mark.parametrize("scaling", [1.0, 7.0, None])
-@pytest.mark.parametrize("C", [0.01, 1.0])
-def test_it_finds_liblinears_model_with_an_l1_penalty(make, scaling, C):
-    X, y = make_classification(300, 12, random_state=0)
-    weights = np.random.default_rng(0).integers(0, 4, 300).astype(float)
-    settings = {"penalty": "l1", "C": C, "class_weight": "balanced"}
-    settings |= {"fit_intercept": scaling is not None, "intercept_scaling": scaling or 1.0}
-    theirs = Theirs(**settings, dual=False, tol=1e-10, max_iter=10**6, random_state=0)
-    theirs.fit(X, y, sample_weight=weights)
-    ours = em.LinearSVC(**settings, tol=1e-13).fit(make(X), y, sample_weight=weights)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
-    assert np.array_equal(ours.coef_ != 0.0, theirs.coef_ != 0.0)
-    assert 0.0 <= ours.dual_gap_ <= 1e-13 * C * 4 * 300
-
-
-def test_the_gap_of_an_l1_penalty_bounds_the_suboptimality():
-    X, y = make_classification(300, 12, random_state=1)
-
-    def objective(model):
-        square = 0.5 * float((model.coef_**2).sum() + (model.intercept_**2).sum())
-        norm = float(np.abs(model.coef_).sum() + np.abs(model.intercept_).sum())
-        return primal(model, X, y, 0.1) - square + norm
-
-    best = objective(em.LinearSVC("l1", C=0.1, tol=1e-14).fit(X, y))
-    for steps in (1, 2):
-        with pytest.warns(ConvergenceWarning):
-            rough = em.LinearSVC("l1", C=0.1, tol=1e-12, max_iter=steps).fit(X, y)
-        assert 0.0 < objective(rough) - best <= rough.dual_gap_ < 30.0
-
-
-def test_each_of_three_classes_has_liblinears_sparse_model():
-    X, y = load_iris(return_X_y=True)
-    X = X - X.mean(axis=0)
-    settings = {"penalty": "l1", "C": 0.7, "class_weight": {0: 0.3, 2: 5.0}}
-    theirs = Theirs(**settings, dual=False, tol=1e-10, max_iter=10**5, random_state=0).fit(X, y)
-    ours = em.LinearSVC(**settings, tol=1e-13, n_jobs=2).fit(X, y)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
-    assert np.array_equal(ours.predict(X), theirs.predict(X))
-
-
-@pytest.mark.parametrize("dual", [True, False])
-def test_the_gap_bounds_the_suboptimality(dual):
-    X, y = make_classification(300, 12, random_state=1)
-    best = em.LinearSVC(C=0.1, dual=False, tol=1e-14).fit(X, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        rough = em.LinearSVC(C=0.1, dual=dual, max_iter=2).fit(X, y)
-    left = primal(rough, X, y, 0.1) - primal(best, X, y, 0.1)
-    assert 0.0 < left <= rough.dual_gap_ < 30.0
-
-
-@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 0.3, 2: 5.0}])
-@pytest.mark.parametrize("scaling", [1.0, 7.0])
-def test_each_of_three_classes_has_liblinears_model_against_the_rest(class_weight, scaling):
-    X, y = load_iris(return_X_y=True)
-    X, names = X - X.mean(axis=0), np.array(["a", "b", "c"])[y]
-    if isinstance(class_weight, dict):
-        class_weight = {"abc"[key]: value for key, value in class_weight.items()}
-    settings = {"C": 0.7, "class_weight": class_weight, "intercept_scaling": scaling}
-    theirs = Theirs(**settings, dual=False, tol=1e-10, max_iter=10**5).fit(X, names)
-    ours = em.LinearSVC(**settings, tol=1e-13).fit(X, names)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
-    assert ours.dual_gap_.shape == (3,)
-    assert np.array_equal(ours.predict(X), theirs.predict(X))
 
 
 @pytest.mark.parametrize("dual", [True, False])
