@@ -206,26 +206,21 @@ class ElasticNet(LinearRegressor):
         self, data: Source, spread: float, start: F64 | None, client: Any
     ) -> tuple[SparseFit, float]:
         from elasticml.estimators.job_backend import fit_columns_as_job
-        from elasticml.specification.algorithms import PrimalCoCoA
 
-        tolerance = self.tol * spread
+        a1, a2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
         fit = fit_columns_as_job(
             data,
             start,
             client,
-            penalty=PrimalCoCoA(
-                l1=self.alpha * self.l1_ratio,
-                l2=self.alpha * (1.0 - self.l1_ratio),
-                intercept=self.fit_intercept,
-                positive=self.positive,
-                tolerance=tolerance,
-            ),
+            Penalty(a1=a1, a2=a2, positive=self.positive),
+            1.0,
+            intercept=self.fit_intercept,
+            gap=self.tol * spread,
             rounds=self.max_iter,
         )
         if not fit.converged:
-            warn_of_gap(fit.gap, tolerance, fit.rounds)
-        fitted = SparseFit(w=fit.w, gap=fit.gap, steps=fit.rounds)
-        return fitted, fit.intercept
+            warn_of_gap(fit.gap, self.tol * spread, fit.steps)
+        return fit, float(fit.b)
 
     @property
     def sparse_coef_(self) -> Any:

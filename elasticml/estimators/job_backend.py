@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import Minimum, minimise
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
+from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.arrays import F64
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import Source
@@ -63,22 +64,19 @@ def run_job(
 # Fit a sparse linear model as an elastic job on column-partitioned data.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFit:
-    """A model with its duality gap, in units of the mean over examples."""
-
-    #: (d,)
-    w: F64
-    intercept: float
-    gap: float
-    rounds: int
-    #: The gap reached the tolerance or the level of rounding errors.
-    converged: bool
-
-
 def fit_columns_as_job(
-    data: Source, start: F64 | None, client: Any, *, penalty: PrimalCoCoA, rounds: int
-) -> JobFit:
+    data: Source,
+    start: F64 | None,
+    client: Any,
+    penalty: Penalty,
+    total: float,
+    *,
+    loss: Literal["squared", "logistic", "squared_hinge"] = "squared",
+    intercept: bool,
+    gap: float,
+    rounds: int,
+    seed: int | None = None,
+) -> SparseFit:
     """Fit a model as a job on a cluster.
 
     Parameters
@@ -87,8 +85,12 @@ def fit_columns_as_job(
         By columns; targets are -1 and +1 for two classes.
     start : ndarray (d,), optional
         Initial coefficients.
-    penalty : PrimalCoCoA
-        Its ``tolerance`` is the gap to reach.
+    penalty : Penalty
+    total : float
+        The sum of the weights, if ``penalty`` and ``gap`` are in units of the sum over examples;
+        1 if they are in units of the mean.
+    gap : float
+        The gap to reach.
     rounds : int
         The most rounds.
 
@@ -97,14 +99,23 @@ def fit_columns_as_job(
     JobFailedError
         When the job fails.
     """
+    settings = PrimalCoCoA(
+        loss=loss,
+        l1=penalty.a1 / total,
+        l2=penalty.a2 / total,
+        positive=penalty.positive,
+        intercept=intercept,
+        tolerance=gap / total,
+        seed=seed,
+    )
     warm_start = None if start is None else {"coef": start, "intercept": np.zeros(1)}
-    result = run_job(penalty, data, client, rounds, warm_start)
+    result = run_job(settings, data, client, rounds, warm_start)
     summary = summary_from_json(result.summary)
-    return JobFit(
+    return SparseFit(
         w=np.ravel(result.arrays["coef"]).copy(),
-        intercept=float(result.arrays["intercept"][0]),
-        gap=math.nan if summary.gap is None else summary.gap,
-        rounds=len(result.history) if summary.rounds is None else summary.rounds,
+        b=float(result.arrays["intercept"][0]),
+        gap=math.nan if summary.gap is None else summary.gap * total,
+        steps=len(result.history) if summary.rounds is None else summary.rounds,
         converged=bool(summary.converged),
     )
 

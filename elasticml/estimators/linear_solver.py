@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,11 +17,16 @@ from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.dual_descent import DualDescent
 from elasticml.algorithms.linear.interior_point import InteriorPoint, passes_of
 from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import Minimum, minimise
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.algorithms.local_runner import train_locally
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.row_table import RowTable
+
+if TYPE_CHECKING:
+    from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 
 #: Not looked up in the registry, which would load the code of every algorithm.
 #: Loss of the zero model in classification; for the squared loss it is half the mean square.
@@ -175,6 +180,37 @@ def solve_where_held(
     return _as_job(problem, section, target_gap, data, client, total)
 
 
+def minimum_of(
+    function: LinearObjective | SoftmaxObjective,
+    rows: tuple[Any, F64, F64 | None],
+    client: Any,
+    start: F64,
+    *,
+    gap: float,
+    steps: int,
+    factored: bool = False,
+) -> Minimum:
+    """Minimise a smooth objective over these rows in this process, or as a job of a client.
+
+    Parameters
+    ----------
+    rows : tuple
+        X, targets (of several classes their numbers), and weights or None.
+    start : ndarray (n_model,)
+        The first model in this process.
+    factored : bool
+        Whether factors of the Hessian serve the steps in this process where that pays.
+    """
+    if client is not None:
+        # Imported here: loading what jobs need takes longer than most fits.
+        from elasticml.estimators.job_backend import fit_primal_as_job
+
+        return fit_primal_as_job(function, rows, client, gap=gap, rounds=steps)
+    if factored:
+        return function.minimum(start, gap=gap, steps=steps)
+    return minimise(function, start, gap=gap, steps=steps)
+
+
 def _by_newton(
     problem: LinearProblem, target_gap: float, table: RowTable, targets: F64, weights: F64 | None
 ) -> LinearSolution:
@@ -204,18 +240,10 @@ def _by_newton(
 def _by_columns(
     problem: LinearProblem, target_gap: float, table: RowTable, targets: F64, weights: F64 | None
 ) -> LinearSolution:
-    scaling = problem.intercept_scaling
-    columns = table.columns(scaling)
+    columns = table.columns(problem.intercept_scaling)
     solver = SparseClassifier(columns, targets, weights, loss=problem.loss, intercept=False)
     fit = solver.solve(Penalty(a1=problem.strength, a2=0.0), target_gap, problem.rounds)
-    d = table.X.shape[1]
-    return LinearSolution(
-        coef=fit.w[:d],
-        intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
-        gap=fit.gap,
-        target_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
-        rounds=fit.steps,
-    )
+    return _of_columns(problem, fit, target_gap)
 
 
 def is_by_descent(problem: LinearProblem, table: RowTable) -> bool:
@@ -316,25 +344,33 @@ def _as_column_job(
 ) -> LinearSolution:
     # Imported here: loading what jobs need takes longer than most fits.
     from elasticml.estimators.job_backend import fit_columns_as_job
-    from elasticml.specification.algorithms import PrimalCoCoA
 
-    scaling = problem.intercept_scaling
-    penalty = PrimalCoCoA(
+    fit = fit_columns_as_job(
+        data,
+        None,
+        client,
+        Penalty(a1=problem.strength, a2=0.0),
+        total,
         loss="squared_hinge",
-        l1=problem.strength / total,
         # As in LIBLINEAR, the intercept is an ordinary column.
         intercept=False,
-        tolerance=target_gap,
+        gap=target_gap * total,
+        rounds=problem.rounds,
         seed=problem.seed,
     )
-    fit = fit_columns_as_job(data, None, client, penalty=penalty, rounds=problem.rounds)
+    return _of_columns(problem, fit, target_gap * total)
+
+
+def _of_columns(problem: LinearProblem, fit: SparseFit, target_gap: float) -> LinearSolution:
+    """Return a fit in which the intercept is the last column."""
+    scaling = problem.intercept_scaling
     d = fit.w.size - (scaling is not None)
     return LinearSolution(
         coef=fit.w[:d],
         intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
-        gap=fit.gap * total,
-        target_gap=(max(target_gap, fit.gap) if fit.converged else target_gap) * total,
-        rounds=fit.rounds,
+        gap=fit.gap,
+        target_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
+        rounds=fit.steps,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -42,6 +41,7 @@ from elasticml.estimators.base import (
 from elasticml.estimators.linear_solver import (
     LinearProblem,
     LinearSolution,
+    minimum_of,
     solve,
 )
 from elasticml.estimators.row_table import RowTable, by_columns
@@ -100,118 +100,6 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
     square = float(np.dot(values, values)) / max(1, some.shape[0])
     mean = 1.0 if weights is None else float(weights.mean())
     return bool(C * mean * square <= (DESCENT_STRENGTH_MAX if is_few else STRENGTH_MAX))
-
-
-def fit(
-    X: Any,
-    targets: F64,
-    weights: F64 | None,
-    pool: Parallel,
-    *,
-    C: float,
-    tol: float,
-    passes: int,
-    fixed: int | None,
-) -> LinearSolution:
-    """Fit in this process, without an intercept, in a limited number of passes.
-
-    Parameters
-    ----------
-    X : ndarray or sparse (n, d), float64 or float32
-    targets : ndarray (n,)
-        -1 and +1.
-    passes : int
-        A further limit of the passes.
-    fixed : int, optional
-        Number of the offset's column.
-    """
-    limit = DESCENT_PASSES_MAX if stored_values(X) < VALUES_MIN else PASSES_MAX
-    problem = LinearProblem(
-        loss="logistic",
-        strength=1.0 / C,
-        intercept_scaling=None,
-        tol=tol,
-        rounds=min(passes, limit),
-        seed=0,
-        fixed=fixed,
-    )
-    return solve(problem, RowTable(X, pool), targets, weights, None)
-
-
-# Fit L1-penalised classifiers with two or more classes; both return the same record.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseGoal:
-    """What an L1-penalised fit minimises, and when it stops."""
-
-    penalty: Penalty
-    intercept: bool
-    #: Duality gap to reach, in units of the sum of losses plus penalty.
-    gap: float
-    #: The most steps.
-    steps: int
-
-
-def fit_binary(
-    X: Any,
-    targets: F64,
-    weights: F64 | None,
-    start: tuple[F64, float] | None,
-    goal: SparseGoal,
-    *,
-    loss: str,
-    rows: RowBlocks | None = None,
-) -> SparseFit:
-    """Fit two classes.
-
-    Parameters
-    ----------
-    X : ndarray or sparse in CSC format (n, d)
-    targets : ndarray (n,)
-        -1 and +1.
-    weights : ndarray (n,), optional
-        None if all are one.
-    start : tuple of ndarray (d,) and float, optional
-        Initial coefficients and intercept.
-    rows : RowBlocks, optional
-        X by rows.
-    """
-    solver = SparseClassifier(
-        X,
-        targets,
-        weights,
-        loss=loss,
-        intercept=goal.intercept,
-        rows=None if rows is None else BorderedRows(rows, None),
-    )
-    if start is not None:
-        solver.begin(*start)
-    fit = solver.solve(goal.penalty, goal.gap, goal.steps)
-    return replace(fit, w=fit.w[None], b=np.array([fit.b]))
-
-
-def fit_softmax(
-    X: Any,
-    codes: NDArray[np.int64],
-    weights: F64 | None,
-    start: tuple[F64, F64] | None,
-    goal: SparseGoal,
-    *,
-    classes: int,
-) -> SparseFit:
-    """Fit a multinomial model; other parameters as in :func:`fit_binary`.
-
-    Parameters
-    ----------
-    codes : ndarray (n,), int
-        The class index of each row.
-    start : tuple of ndarray (classes, d) and (classes,), optional
-    """
-    solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=goal.intercept)
-    if start is not None:
-        solver.begin(*start)
-    return solver.solve(goal.penalty, goal.gap, goal.steps)
 
 
 class LogisticRegression(LinearClassifier):
@@ -372,10 +260,8 @@ class LogisticRegression(LinearClassifier):
         self.solver_path_ = "job"
         if is_sparse:
             start = self._start(1, rows.n_columns)[: rows.n_columns]
-            data, goal = rows.columns(targets), self._sparse_goal(2, total)
-            self._keep_sparse(
-                self._as_column_job(data, total, start, rows.client, goal), goal, total
-            )
+            data = rows.columns(targets)
+            self._keep_sparse(self._as_column_job(data, total, start, rows.client), total)
             return True
         target_gap = self.tol * math.log(2.0)
         minimum = rows.minimise(
@@ -437,11 +323,18 @@ class LogisticRegression(LinearClassifier):
             start = self._start(1, X.shape[1])
             if fixed is not None:
                 start[fixed] = 1.0
-            is_dual = client is None and self._may_be_dual()
-            if is_dual and pays(X, weights, self.C):
-                options: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
-                options["fixed"] = fixed
-                solution = fit(X, targets, weights, pool, **options)
+            if client is None and self._may_be_dual() and pays(X, weights, self.C):
+                limit = DESCENT_PASSES_MAX if stored_values(X) < VALUES_MIN else PASSES_MAX
+                problem = LinearProblem(
+                    loss="logistic",
+                    strength=1.0 / self.C,
+                    intercept_scaling=None,
+                    tol=self.tol,
+                    rounds=min(self.max_iter, limit),
+                    seed=0,
+                    fixed=fixed,
+                )
+                solution = solve(problem, RowTable(X, pool), targets, weights, None)
                 if solution.gap <= solution.target_gap:
                     self._keep_dual(solution)
                     return
@@ -478,25 +371,29 @@ class LogisticRegression(LinearClassifier):
             is_free=True,
             fixed=fixed,
         )
-        target_gap = self.tol * math.log(2.0)
-        self.solver_path_ = "in-process" if client is None else "job"
-        if client is None:
-            if start.any() and not function.at(start).value <= function.at(function.zero()).value:
-                # Badly misclassified rows have almost no curvature: steps from there lead nowhere.
-                start = function.zero()
-            minimum = function.minimum(start, gap=target_gap, steps=self.max_iter)
-        else:
-            # Imported here: loading what jobs need takes longer than most fits.
-            from elasticml.estimators.job_backend import fit_primal_as_job
+        is_warm = client is None and start.any()
+        if is_warm and not function.at(start).value <= function.at(function.zero()).value:
+            # Badly misclassified rows have almost no curvature: steps from there lead nowhere.
+            start = function.zero()
+        self._minimise(function, (X, targets, weights), start, client, total)
 
-            minimum = fit_primal_as_job(
-                function,
-                (X, targets, weights),
-                client,
-                gap=target_gap,
-                rounds=self.max_iter,
-            )
-        self._keep(minimum, target_gap, total, 1, rows.d)
+    def _minimise(
+        self,
+        function: LinearObjective | SoftmaxObjective,
+        rows: tuple[Any, F64, F64 | None],
+        start: F64,
+        client: Any,
+        total: float,
+    ) -> None:
+        """Minimise the objective here or as a job, and keep the model."""
+        n_classes = len(self.classes_)
+        target_gap = self.tol * math.log(n_classes)
+        self.solver_path_ = "in-process" if client is None else "job"
+        minimum = minimum_of(
+            function, rows, client, start, gap=target_gap, steps=self.max_iter, factored=True
+        )
+        n_models = 1 if n_classes == 2 else n_classes
+        self._keep(minimum, target_gap, total, n_models, rows[0].shape[1])
 
     def _fit_softmax(
         self, X: Any, codes: NDArray[np.int64], weights: F64 | None, pool: Parallel
@@ -511,105 +408,81 @@ class LogisticRegression(LinearClassifier):
             l2=1.0 / (self.C * total),
             intercept=self.fit_intercept,
         )
-        target_gap = self.tol * math.log(n_classes)
+        labelled, start = (X, codes.astype(np.float64), weights), self._start(n_classes, rows.d)
         with choose_client(self.client, stored_values(X)) as client:
-            self.solver_path_ = "in-process" if client is None else "job"
-            if client is None:
-                start = self._start(n_classes, rows.d)
-                minimum = function.minimum(start, gap=target_gap, steps=self.max_iter)
-            else:
-                # Imported here: loading what jobs need takes longer than most fits.
-                from elasticml.estimators.job_backend import fit_primal_as_job
-
-                labelled = (X, codes.astype(np.float64), weights)
-                minimum = fit_primal_as_job(
-                    function, labelled, client, gap=target_gap, rounds=self.max_iter
-                )
-        self._keep(minimum, target_gap, total, n_classes, rows.d)
+            self._minimise(function, labelled, start, client, total)
 
     def _fit_sparse(self, X: Any, codes: NDArray[np.int64], weights: F64 | None) -> None:
         n_classes, d = len(self.classes_), X.shape[1]
         total = float(X.shape[0] if weights is None else weights.sum())
-        goal = self._sparse_goal(n_classes, total)
+        n_models = 1 if n_classes == 2 else n_classes
+        W = self._start(n_models, d).reshape(n_models, -1)
+        W, b = W[:, :d], W[:, d:].sum(axis=1)
+        penalty, gap = self._sparse_goal(n_classes, total)
         if n_classes == 2:
-            start = self._start(1, d)
-            begin = (start[:d], float(start[d:].sum()))
-            targets = np.where(codes == 1, 1.0, -1.0)
-            with choose_client(self.client, stored_values(X)) as client:
-                fit = self._fit_two(X, targets, weights, begin, client, goal)
+            fit = self._fit_two(X, np.where(codes == 1, 1.0, -1.0), weights, (W[0], float(b[0])))
         else:
-            W = self._start(n_classes, d).reshape(n_classes, -1)
-            starts = (W[:, :d], W[:, d:].sum(axis=1))
-            columns = by_columns(X)
-            fit = fit_softmax(columns, codes, weights, starts, goal, classes=n_classes)
+            solver = SparseSoftmax(
+                by_columns(X), codes, weights, classes=n_classes, intercept=self.fit_intercept
+            )
+            solver.begin(W, b)
+            fit = solver.solve(penalty, gap, self.max_iter)
             self.solver_path_ = "in-process"
-        self._keep_sparse(fit, goal, total)
+        self._keep_sparse(fit, total)
 
-    def _sparse_goal(self, n_classes: int, total: float) -> SparseGoal:
-        a1, a2 = self.l1_ratio / self.C, (1.0 - self.l1_ratio) / self.C
-        return SparseGoal(
-            penalty=Penalty(a1=a1, a2=a2),
-            intercept=self.fit_intercept,
-            gap=self.tol * math.log(n_classes) * total,
-            steps=self.max_iter,
-        )
+    def _sparse_goal(self, n_classes: int, total: float) -> tuple[Penalty, float]:
+        """Return the penalty and the gap to reach, in units of the sum over rows."""
+        penalty = Penalty(a1=self.l1_ratio / self.C, a2=(1.0 - self.l1_ratio) / self.C)
+        return penalty, self.tol * math.log(n_classes) * total
 
-    def _keep_sparse(self, fit: SparseFit, goal: SparseGoal, total: float) -> None:
+    def _keep_sparse(self, fit: SparseFit, total: float) -> None:
         self.method_ = "columns"
-        self.coef_, self.intercept_ = fit.w, fit.b
+        self.coef_, self.intercept_ = np.atleast_2d(fit.w), np.atleast_1d(fit.b)
         self.dual_gap_ = self.C * fit.gap
         self.n_iter_ = np.array([fit.steps], np.int32)
         if not fit.converged:
-            warn_of_gap(fit.gap / total, goal.gap / total, fit.steps)
+            wanted = self.tol * math.log(len(self.classes_))
+            warn_of_gap(fit.gap / total, wanted, fit.steps)
 
     def _fit_two(
-        self,
-        X: Any,
-        targets: F64,
-        weights: F64 | None,
-        begin: tuple[F64, float],
-        client: Any,
-        goal: SparseGoal,
+        self, X: Any, targets: F64, weights: F64 | None, start: tuple[F64, float]
     ) -> SparseFit:
         """Fit two classes with an L1 penalty, here or as a job on column-partitioned data."""
-        self.solver_path_ = "in-process" if client is None else "job"
-        if client is None:
-            rows = RowBlocks(X, Serial()) if scipy.sparse.issparse(X) else None
-            return fit_binary(
-                by_columns(X), targets, weights, begin, goal, loss="logistic", rows=rows
-            )
-        # Imported here: loading what jobs need takes longer than most fits.
-        from elasticml.data.readers.arrays import from_arrays
-
         total = float(targets.size if weights is None else weights.sum())
-        data = from_arrays(X, targets, weights, by="columns")
-        return self._as_column_job(data, total, begin[0], client, goal)
+        with choose_client(self.client, stored_values(X)) as client:
+            self.solver_path_ = "in-process" if client is None else "job"
+            if client is not None:
+                # Imported here: loading what jobs need takes longer than most fits.
+                from elasticml.data.readers.arrays import from_arrays
 
-    def _as_column_job(
-        self, data: Source, total: float, start: F64, client: Any, goal: SparseGoal
-    ) -> SparseFit:
+                data = from_arrays(X, targets, weights, by="columns")
+                return self._as_column_job(data, total, start[0], client)
+            is_sparse = scipy.sparse.issparse(X)
+            solver = SparseClassifier(
+                by_columns(X),
+                targets,
+                weights,
+                loss="logistic",
+                intercept=self.fit_intercept,
+                rows=BorderedRows(RowBlocks(X, Serial()), None) if is_sparse else None,
+            )
+            solver.begin(*start)
+            return solver.solve(*self._sparse_goal(2, total), self.max_iter)
+
+    def _as_column_job(self, data: Source, total: float, start: F64, client: Any) -> SparseFit:
         from elasticml.estimators.job_backend import fit_columns_as_job
-        from elasticml.specification.algorithms import PrimalCoCoA
 
-        fit = fit_columns_as_job(
+        penalty, gap = self._sparse_goal(2, total)
+        return fit_columns_as_job(
             data,
             start if self.warm_start else None,
             client,
-            penalty=PrimalCoCoA(
-                loss="logistic",
-                l1=goal.penalty.a1 / total,
-                l2=goal.penalty.a2 / total,
-                intercept=self.fit_intercept,
-                tolerance=goal.gap / total,
-            ),
+            penalty,
+            total,
+            loss="logistic",
+            intercept=self.fit_intercept,
+            gap=gap,
             rounds=self.max_iter,
-        )
-        return SparseFit(
-            w=fit.w[None],
-            b=np.array([fit.intercept]),
-            gap=fit.gap * total,
-            steps=fit.rounds,
-            converged=fit.converged,
         )
 
     def _start(self, n_models: int, d: int) -> F64:

@@ -10,12 +10,13 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from elasticml.algorithms.linear.linear_objective import LinearObjective
-from elasticml.algorithms.linear.newton import Minimum, minimise
+from elasticml.algorithms.linear.newton import Minimum
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, stored_values
 from elasticml.estimators.base import LinearRegressor, is_lazy, lazily, warn_of_gap
+from elasticml.estimators.linear_solver import minimum_of
 from elasticml.objectives.links import predictions
 
 if TYPE_CHECKING:
@@ -126,17 +127,8 @@ class PoissonRegressor(LinearRegressor):
         target = self.tol * function.at(constant).value
         with choose_client(self.client, stored_values(X)) as client:
             self.solver_path_ = "in-process" if client is None else "job"
-            if client is None:
-                start = self._start(constant)
-                minimum = minimise(function, start, gap=target, steps=self.max_iter)
-            else:
-                # Imported here: loading what jobs need takes longer than most fits.
-                from elasticml.estimators.job_backend import fit_primal_as_job
-
-                rows = (X, y, weights)
-                minimum = fit_primal_as_job(
-                    function, rows, client, gap=target, rounds=self.max_iter
-                )
+            rows, start = (X, y, weights), self._start(constant)
+            minimum = minimum_of(function, rows, client, start, gap=target, steps=self.max_iter)
         self._keep(minimum, target, X.shape[1])
 
     def _fit_collections(self, rows: DaskRows) -> None:

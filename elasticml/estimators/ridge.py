@@ -15,7 +15,6 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.linear_objective import LinearObjective
-from elasticml.algorithms.linear.newton import Minimum, minimise
 from elasticml.algorithms.linear.normal_equations import equations
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
@@ -27,6 +26,7 @@ from elasticml.estimators.base import (
     warn_loaded_here,
     warn_of_gap,
 )
+from elasticml.estimators.linear_solver import minimum_of
 
 if TYPE_CHECKING:
     from elasticml.data.source import Source
@@ -277,25 +277,21 @@ class Ridge(LinearRegressor):
     ) -> tuple[F64, float, float, int]:
         """Fit nonnegative coefficients as a job on column-partitioned data."""
         from elasticml.estimators.job_backend import fit_columns_as_job
-        from elasticml.specification.algorithms import PrimalCoCoA
 
         fit = fit_columns_as_job(
             data,
             None,
             client,
-            penalty=PrimalCoCoA(
-                l1=0.0,
-                l2=alpha / total,
-                intercept=self.fit_intercept,
-                positive=True,
-                tolerance=target_gap,
-            ),
+            Penalty(a1=0.0, a2=alpha / total, positive=True),
+            1.0,
+            intercept=self.fit_intercept,
+            gap=target_gap,
             rounds=self.max_iter or 10_000,
         )
         if not fit.converged:
-            warn_of_gap(fit.gap, target_gap, fit.rounds)
+            warn_of_gap(fit.gap, target_gap, fit.steps)
         # This estimator's objective has no factor 1/2 before the squares.
-        return fit.w, fit.intercept, 2.0 * total * fit.gap, fit.rounds
+        return fit.w, float(fit.b), 2.0 * total * fit.gap, fit.steps
 
     def _target_gap(self, y: F64, weights: F64 | None) -> float:
         """Return the gap to reach, in units of half the mean square."""
@@ -324,20 +320,8 @@ class Ridge(LinearRegressor):
         total, function = self._function(X, y, weights, alpha)
         target_gap = self._target_gap(y, weights)
         steps = self.max_iter or 100
-        if client is None:
-            zero = np.zeros(function.n_model)
-            minimum: Minimum = minimise(function, zero, gap=target_gap, steps=steps)
-        else:
-            # Imported here: loading what jobs need takes longer than most fits.
-            from elasticml.estimators.job_backend import fit_primal_as_job
-
-            minimum = fit_primal_as_job(
-                function,
-                (X, y, weights),
-                client,
-                gap=target_gap,
-                rounds=steps,
-            )
+        rows, zero = (X, y, weights), np.zeros(function.n_model)
+        minimum = minimum_of(function, rows, client, zero, gap=target_gap, steps=steps)
         if not minimum.converged:
             warn_of_gap(minimum.point.gap, target_gap, minimum.steps)
         w = minimum.point.w
