@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 import dask
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
+from scipy.special import softmax, xlogy
 
 from elasticml.algorithms.linear.newton import ROUNDED, Minimum, Point
 from elasticml.arrays import F64
@@ -171,14 +171,6 @@ class DaskRows:
     def _with(self, targets: Targets) -> RowParts:
         return replace(self.parts, y=targets.y, weights=targets.weights)
 
-    def sums(self, of_part: Callable[..., F64], *parameters: Any) -> F64:
-        """Return the sum of a function of each partition's rows, labels and weights."""
-        each = dask.delayed(of_part, pure=True)
-        weights = self.parts.weights or [None] * len(self.parts.y)
-        rows = zip(self.parts.X, self.parts.y, weights, strict=True)
-        total: F64 = self._reduced([each(*row, *parameters) for row in rows], _add)
-        return total
-
     def minimise(
         self,
         targets: Targets,
@@ -213,9 +205,7 @@ class DaskRows:
         """
 
         def certified(w: F64) -> Point:
-            if of_classes is None:
-                return self.point(targets, w, loss, l2, intercept, fixed)
-            return self._softmax_point(targets, w, of_classes, l2, intercept)
+            return self.point(targets, w, loss, l2, intercept, fixed, of_classes)
 
         models = 1 if of_classes is None else of_classes.size
         zero = np.zeros(models * (self.n_columns + intercept))
@@ -257,79 +247,51 @@ class DaskRows:
         l2: float,
         intercept: bool,
         fixed: int | None = None,
+        of_classes: F64 | None = None,
     ) -> Point:
-        """Return value, gradient and certified gap of a model, in two passes over the rows."""
-        model = dask.delayed(w, pure=True)
-        weights = targets.weights or [None] * len(targets.y)
-        rows = list(zip(self.parts.X, targets.y, weights, strict=True))
-        at = dask.delayed(_sums_at, pure=True)
-        sums = self._reduced([at(X, y, s, model, loss, intercept) for X, y, s in rows], _add)
-        d, total = self.n_columns, targets.total
-        penalised = l2 * np.append(w[:d], [0.0] * intercept)
-        gradient = sums[4 : 4 + w.size] / total
-        if fixed is not None:
-            penalised[fixed] = gradient[fixed] = 0.0
-        value = sums[0] / total + 0.5 * float(penalised @ w)
-        gradient = gradient + penalised
-        gap = math.nan
-        if l2 > 0.0:
-            images = sums[4 + w.size :].reshape(2, d)
-            factors, shift, minus = (1.0, 1.0), 0.0, float(sums[1])
-            if intercept:
-                # As `DualLoss.balanced`, with the sums of all partitions.
-                if loss == "squared":
-                    shift = float(sums[2]) / total
-                else:
-                    factors = balancing_factors(float(sums[2]), float(sums[3]))
-                conjugate = dask.delayed(_minus_conjugate, pure=True)
-                terms = [conjugate(X, y, s, model, loss, factors, shift) for X, y, s in rows]
-                minus = float(self._reduced(terms, _add))
-            image = factors[0] * images[0] + factors[1] * images[1]
-            if loss == "squared":
-                image = images[0] - shift * images[1]
-            image = image / total
-            if fixed is not None:  # the offset is linear in the dual problem
-                minus, image[fixed] = minus - total * image[fixed], 0.0
-            gap = value - (minus / total - 0.5 / l2 * float(image @ image))
-        return Point(w=w, value=value, gradient=gradient, product=_no_product, gap=gap)
+        """Return value, gradient and certified gap of a model, in at most two passes over the rows.
 
-    def _softmax_point(
-        self, targets: Targets, w: F64, of_classes: F64, l2: float, intercept: bool
-    ) -> Point:
-        """Return value, gradient and certified gap of a multinomial model, in two passes.
-
-        The dual variables are those of :mod:`elasticml.algorithms.linear.softmax_objective`.
+        Other parameters are those of :meth:`minimise`. Without an intercept the gap is that of a
+        strongly convex function; with one, that of the model's dual variables, made feasible.
         """
-        k, d, total = of_classes.size, self.n_columns, targets.total
-        W = w.reshape(k, d + intercept)
-        model = dask.delayed(W, pure=True)
+        d, total = self.n_columns, targets.total
+        W = w.reshape(-1, d + intercept)
         weights = targets.weights or [None] * len(targets.y)
         rows = list(zip(self.parts.X, targets.y, weights, strict=True))
-        at = dask.delayed(_softmax_sums, pure=True)
-        sums = self._reduced([at(X, y, s, model, intercept) for X, y, s in rows], _add)
-        loss, of_model, rest = float(sums[0]), sums[1 : 1 + k], sums[1 + k :]
-        predicted, own = rest[: k * d].reshape(k, d), rest[k * d : 2 * k * d].reshape(k, d)
-        penalised = l2 * W
+        model = dask.delayed(W, pure=True)
+
+        def summed(of_part: Callable[..., F64], *parameters: Any) -> F64:
+            each = dask.delayed(of_part, pure=True)
+            parts = [each(*row, model, loss, intercept, *parameters) for row in rows]
+            total: F64 = self._reduced(parts, _add)
+            return total
+
+        sums = summed(_sums_at)
+        slopes, penalised = sums[3:].reshape(W.shape), l2 * W
         penalised[:, d:] = 0.0
-        value = loss / total + 0.5 * float((penalised * W).sum())
-        gradient = np.zeros(W.shape)
-        gradient[:, :d] = (predicted - own) / total
-        if intercept:
-            gradient[:, d] = (of_model - of_classes) / total
+        if fixed is not None:
+            penalised[0, fixed] = slopes[0, fixed] = 0.0
+        value = sums[0] / total + 0.5 * float((penalised * W).sum())
+        gradient = (slopes / total + penalised).ravel()
         gap = math.nan
-        if l2 > 0.0:
-            kept, mixed = 1.0, np.zeros(k)
-            if intercept:
-                # As `balanced` mixes them, so that the sums by class are the classes' weights.
+        if l2 > 0.0 and not intercept:
+            gap = 0.5 / l2 * float(gradient @ gradient)
+        elif l2 > 0.0:
+            # The dual variables are those of `DualLoss.balanced` and `softmax_objective.balanced`.
+            if of_classes is not None:
+                of_model = slopes[:, d] + of_classes
                 kept = min(1.0, float((of_classes / np.maximum(of_model, 1e-300)).min()))
-                mixed = (of_classes - kept * of_model) / total
-            entropy = dask.delayed(_entropies, pure=True)
-            each = [entropy(X, s, model, intercept, kept, mixed) for X, _, s in rows]
-            image = (kept * predicted + mixed[:, None] * rest[2 * k * d :] - own) / total
-            dual = float(self._reduced(each, _add)) / total
-            gap = value - (dual - 0.5 / l2 * float((image * image).sum()))
-        flat = (gradient + penalised).ravel()
-        return Point(w=w, value=value, gradient=flat, product=_no_product, gap=gap)
+                balance = np.append(kept, (of_classes - kept * of_model) / total)
+            elif loss == "squared":
+                balance = np.array([1.0, 1.0, (sums[2] - sums[1]) / total])
+            else:
+                balance = np.array([*balancing_factors(float(sums[1]), float(sums[2])), 0.0])
+            dual = summed(_dual_at, balance) / total
+            minus, image = float(dual[0]), dual[1:]
+            if fixed is not None:  # the offset is linear in the dual problem
+                minus, image[fixed] = minus + float(image[fixed]), 0.0
+            gap = value - (minus - 0.5 / l2 * float(image @ image))
+        return Point(w=w, value=value, gradient=gradient, product=_no_product, gap=gap)
 
     def _reduced(self, parts: Sequence[Any], add: Callable[[Sequence[Any]], Any]) -> Any:
         """Add partial results in a tree on the cluster; return the sum."""
@@ -417,92 +379,70 @@ def _weights_of_codes(codes: F64, weights: Any, of_class: F64) -> F64:
     return each if weights is None else each * vector_of_part(weights)
 
 
-def _distributions(X: Any, weights: Any, W: F64, intercept: bool) -> tuple[Any, F64, F64, F64]:
-    """Return a partition's rows, weights, margins and probabilities of the classes."""
-    matrix = matrix_of_part(X)
-    z = np.asarray(matrix @ W[:, : W.shape[1] - intercept].T, np.float64)
-    z = z + W[:, -1] if intercept else z
-    s = np.ones(len(z)) if weights is None else np.asarray(vector_of_part(weights), np.float64)
-    q = np.exp(z - z.max(axis=1, keepdims=True))
-    return matrix, s, z, q / q.sum(axis=1, keepdims=True)
-
-
-def _softmax_sums(X: Any, codes: Any, weights: Any, W: F64, intercept: bool) -> F64:
-    """Return a partition's sums: losses, probabilities, and their, the classes' and all images."""
-    matrix, s, z, q = _distributions(X, weights, W, intercept)
-    own = np.zeros(q.shape)
-    own[np.arange(len(q)), codes.astype(np.int64)] = s
-    losses = np.logaddexp.reduce(z, axis=1) - z[np.arange(len(q)), codes.astype(np.int64)]
-    images = [np.asarray(matrix.T @ each, np.float64).T for each in (s[:, None] * q, own)]
-    parts = [[s @ losses], s @ q, *(image.ravel() for image in images), matrix.T @ s]
-    return np.concatenate([np.asarray(part, np.float64) for part in parts])
-
-
-def _entropies(X: Any, weights: Any, W: F64, intercept: bool, kept: float, mixed: F64) -> float:
-    _, s, _, q = _distributions(X, weights, W, intercept)
-    q = kept * q + mixed
-    return float(-s @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))
-
-
 def _add(parts: Sequence[Any]) -> Any:
     return sum(parts[1:], start=parts[0])
 
 
-def _margins(X: Any, w: F64, intercept: bool) -> tuple[Any, F64]:
-    matrix = matrix_of_part(X)
-    d = w.size - intercept
-    margins = np.asarray(matrix @ w[:d], np.float64)
-    return matrix, margins + w[-1] if intercept else margins
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A partition's rows, and what they give at a model."""
+
+    matrix: Any
+    #: (n,)
+    targets: F64
+    weights: F64
+    #: (n, models) margins, and the derivatives of the weighted losses with respect to them.
+    margins: F64
+    slopes: F64
+    #: Sum of the losses.
+    value: float
+
+    @staticmethod
+    def at(X: Any, y: Any, weights: Any, W: F64, loss: str, intercept: bool) -> _Part:
+        matrix, d = matrix_of_part(X), W.shape[1] - intercept
+        z = np.asarray(matrix @ W[:, :d].T, np.float64)
+        z = np.ascontiguousarray(z + W[:, d] if intercept else z)
+        t = np.ascontiguousarray(vector_of_part(y), np.float64)
+        s = np.ones(t.size)
+        if weights is not None:
+            s = np.ascontiguousarray(vector_of_part(weights), np.float64)
+        if len(W) > 1:
+            own = np.arange(t.size), t.astype(np.int64)
+            slopes = s[:, None] * softmax(z, axis=1)
+            slopes[own] -= s
+            value = float(s @ (np.logaddexp.reduce(z, axis=1) - z[own]))
+        else:
+            slopes = np.empty(z.shape)
+            value = dual_loss_named(loss).loss.value_and_slope(z[:, 0], t, s, slopes[:, 0])
+        return _Part(matrix=matrix, targets=t, weights=s, margins=z, slopes=slopes, value=value)
 
 
-def _sums_at(X: Any, y: Any, weights: Any, w: F64, loss: str, intercept: bool) -> F64:
-    """Return a partition's sums for value, gradient and dual.
+def _sums_at(X: Any, y: Any, weights: Any, W: F64, loss: str, intercept: bool) -> F64:
+    """Return a partition's losses, its positive and negative slopes, and the gradient."""
+    part = _Part.at(X, y, weights, W, loss, intercept)
+    up, down = np.maximum(part.slopes, 0.0).sum(), np.maximum(-part.slopes, 0.0).sum()
+    gradient = np.asarray(part.matrix.T @ part.slopes, np.float64).T
+    if intercept:
+        gradient = np.column_stack([gradient, part.slopes.sum(axis=0)])
+    return np.concatenate([[part.value, up, down], gradient.ravel()])
 
-    They are the losses, the conjugates, the dual variables of each class, the gradient, and the
-    images of the dual variables of each class. Classes are those of the targets; in regression the
-    signs of the dual variables. For the squared loss the first class is all rows, and the second
-    all rows with dual variables 1.
-    """
-    matrix, margins = _margins(X, w, intercept)
-    t = np.ascontiguousarray(vector_of_part(y), np.float64)
-    s = None if weights is None else np.ascontiguousarray(vector_of_part(weights), np.float64)
-    dual, slopes, alpha = dual_loss_named(loss), np.empty(t.size), np.empty(t.size)
-    value = dual.loss.value_and_slope(margins, t, s, slopes)
-    dual.alpha_from_margin(margins, t, alpha)
-    minus = dual.minus_conjugate(alpha, t, s)
-    each = np.ones(t.size) if s is None else s
-    if loss == "squared":
-        classes = folded = [each * alpha, each]
+
+def _dual_at(X: Any, y: Any, weights: Any, W: F64, loss: str, intercept: bool, balance: F64) -> F64:
+    """Return minus a partition's conjugates at balanced dual variables, and their image."""
+    part = _Part.at(X, y, weights, W, loss, intercept)
+    s, t = part.weights, part.targets
+    if len(W) > 1:
+        q = balance[0] * softmax(part.margins, axis=1) + balance[1:]
+        minus = -float(s @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))
+        u = s[:, None] * q
+        u[np.arange(t.size), t.astype(np.int64)] -= s
     else:
-        is_positive = (t if dual.folds_labels() else alpha) > 0.0
-        classes = [
-            np.where(is_positive, each * alpha, 0.0),
-            np.where(is_positive, 0.0, each * alpha),
-        ]
-        folded = [one * t for one in classes] if dual.folds_labels() else classes
-    images = [np.asarray(matrix.T @ one, np.float64) for one in (slopes, *folded)]
-    gradient = np.append(images[0], [slopes.sum()] * intercept)
-    head = [float(value), minus, float(classes[0].sum()), float(classes[1].sum())]
-    return np.concatenate([head, gradient, images[1], images[2]])
-
-
-def _minus_conjugate(
-    X: Any,
-    y: Any,
-    weights: Any,
-    w: F64,
-    loss: str,
-    factors: tuple[float, float],
-    shift: float,
-) -> float:
-    _, margins = _margins(X, w, True)
-    t = np.ascontiguousarray(vector_of_part(y), np.float64)
-    s = None if weights is None else np.ascontiguousarray(vector_of_part(weights), np.float64)
-    dual, alpha = dual_loss_named(loss), np.empty(t.size)
-    dual.alpha_from_margin(margins, t, alpha)
-    if loss != "squared":
-        alpha *= np.where((t if dual.folds_labels() else alpha) > 0.0, *factors)
-    return dual.minus_conjugate(alpha - shift, t, s)
+        dual, alpha = dual_loss_named(loss), np.empty(t.size)
+        dual.alpha_from_margin(part.margins[:, 0], t, alpha)
+        alpha = alpha * np.where(part.slopes[:, 0] > 0.0, balance[0], balance[1]) - balance[2]
+        minus = dual.minus_conjugate(alpha, t, s)
+        u = -(s * alpha * t if dual.folds_labels() else s * alpha)[:, None]
+    return np.append(minus, np.asarray(part.matrix.T @ u, np.float64).T.ravel())
 
 
 # Scores: sums over partitions of labels and predictions.
