@@ -1,0 +1,84 @@
+"""The lower bound of an elastic net: below every model, and of the best scale of its dual point."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.linear.duality import lower_bound, lower_bound_of_residual
+from elasticml.objectives.conjugates import dual_loss_named
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 6))
+Y = X @ [2.0, -1.0, 0.0, 0.0, 0.5, 0.0] + 0.3 * RNG.standard_normal(40)
+LABELS = np.sign(Y)
+PENALTIES = [
+    Penalty(a1=a1, a2=a2, positive=positive)
+    for a1, a2, positive in itertools.product((0.0, 3.0, 40.0), (0.0, 2.0), (False, True))
+    if a1 + a2 > 0.0
+]
+
+
+def minimum(loss, penalty):
+    """Minimise over the positive and negative parts of the coefficients."""
+
+    def value(parts):
+        w = parts[:6] - parts[6:]
+        if loss == "squared":
+            losses = 0.5 * ((Y - X @ w) ** 2).sum()
+        else:
+            losses = np.logaddexp(0.0, -LABELS * (X @ w)).sum()
+        return losses + penalty.a1 * parts.sum() + 0.5 * penalty.a2 * w @ w
+
+    bounds = [(0.0, None)] * 6 + [(0.0, 0.0 if penalty.positive else None)] * 6
+    return minimize(value, np.zeros(12), bounds=bounds, options={"ftol": 1e-14}).fun
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_no_model_is_below_the_bound_of_any_residual_and_no_scale_has_a_better_one(penalty):
+    least = minimum("squared", penalty)
+    for spread in (0.0, 0.1, 3.0):
+        w = np.abs(spread * RNG.standard_normal(6))
+        r = Y - X @ w
+        exact = lower_bound_of_residual(penalty, w, r, Y, X.T @ r)
+        error = 0.1 * RNG.random(6)
+        rough = lower_bound_of_residual(penalty, w, r, Y, X.T @ r + error, slack=error)
+        assert max(exact.value, rough.value) <= least + 1e-8
+        assert rough.scaled <= exact.scaled + 1e-9
+        for share in np.linspace(-1.5, 1.5, 61):
+            leaning = share * (X.T @ r - penalty.a2 * w)
+            largest = leaning.max() if penalty.positive else np.abs(leaning).max()
+            if largest <= penalty.a1 and (share >= 0.0 or not penalty.positive):
+                square = r @ r + penalty.a2 * w @ w
+                assert share * (r @ Y) - 0.5 * share**2 * square <= exact.scaled + 1e-9
+
+
+@pytest.mark.parametrize("penalty", [p for p in PENALTIES if not p.positive])
+def test_no_model_is_below_the_bound_of_a_classifiers_dual_variables(penalty):
+    loss, least = dual_loss_named("logistic"), minimum("logistic", penalty)
+    for spread in (0.0, 0.1, 3.0):
+        w, alpha = spread * RNG.standard_normal(6), np.empty(40)
+        loss.alpha_from_margin(X @ w, LABELS, alpha)
+        dual = lower_bound(
+            penalty,
+            w,
+            X.T @ (alpha * LABELS),
+            lambda share, alpha=alpha: loss.minus_conjugate(share * alpha, LABELS, None),
+        )
+        assert dual.value <= least + 1e-6
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "huber"])
+@pytest.mark.parametrize("weights", [None, RNG.integers(0, 3, 40).astype(float)])
+def test_balanced_dual_variables_are_feasible_with_a_free_intercept(loss, weights):
+    dual, alpha = dual_loss_named(loss), np.empty(40)
+    targets = LABELS if loss == "logistic" else Y
+    dual.alpha_from_margin(0.2 * X[:, 0], targets, alpha)
+    balanced = dual.balanced(alpha, targets, weights)
+    folded = balanced * targets if dual.folds_labels() else balanced
+    assert abs(np.sum(folded if weights is None else weights * folded)) <= 1e-12
+    assert np.isfinite(dual.minus_conjugate(balanced, targets, weights))
