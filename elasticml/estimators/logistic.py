@@ -49,7 +49,7 @@ from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:
     from elasticml.data.source import Source
-    from elasticml.estimators.dask_rows import DaskRows, LabelStatistics
+    from elasticml.estimators.dask_rows import DaskRows
 
 # Logistic regression by dual coordinate ascent: when it pays, and the fit.
 
@@ -247,13 +247,13 @@ class LogisticRegression(LinearClassifier):
         if fixed is not None:
             self._check_two_classes()
         of_class = self._weights_of_counts(self.class_weight, labels)
-        is_sparse = self._is_sparse(fixed)
-        if is_sparse and len(self.classes_) > 2:
+        n, is_sparse, of_classes = len(self.classes_), self._is_sparse(fixed), None
+        if n == 2:
+            targets = rows.against_rest(labels, 1, of_class)
+        elif is_sparse:
             return False
-        if len(self.classes_) > 2:
-            self._fit_classes(rows, labels, of_class)
-            return True
-        targets = rows.against_rest(labels, 1, of_class)
+        else:
+            targets, of_classes = rows.codes(labels, of_class), of_class * labels.weights
         total = targets.total
         if total <= 0.0:
             raise ValueError("the weights of all rows are 0, wanted some above 0")
@@ -263,7 +263,7 @@ class LogisticRegression(LinearClassifier):
             data = rows.columns(targets)
             self._keep_sparse(self._as_column_job(data, total, start, rows.client), total)
             return True
-        target_gap = self.tol * math.log(2.0)
+        target_gap = self.tol * math.log(n)
         minimum = rows.minimise(
             targets,
             loss="logistic",
@@ -271,28 +271,11 @@ class LogisticRegression(LinearClassifier):
             intercept=self.fit_intercept,
             gap=target_gap,
             rounds=self.max_iter,
+            of_classes=of_classes,
             fixed=fixed,
         )
-        self._keep(minimum, target_gap, total, 1, rows.n_columns)
+        self._keep(minimum, target_gap, total, 1 if n == 2 else n, rows.n_columns)
         return True
-
-    def _fit_classes(self, rows: DaskRows, labels: LabelStatistics, of_class: F64) -> None:
-        """Fit a multinomial model as a job on partitions of Dask collections."""
-        targets, n = rows.codes(labels, of_class), len(self.classes_)
-        if targets.total <= 0.0:
-            raise ValueError("the weights of all rows are 0, wanted some above 0")
-        target_gap = self.tol * math.log(n)
-        minimum = rows.minimise(
-            targets,
-            loss="logistic",
-            l2=1.0 / (self.C * targets.total),
-            intercept=self.fit_intercept,
-            gap=target_gap,
-            rounds=self.max_iter,
-            of_classes=of_class * labels.weights,
-        )
-        self.solver_path_ = "job"
-        self._keep(minimum, target_gap, targets.total, n, rows.n_columns)
 
     def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
         """Return the sample weights times the class weights."""

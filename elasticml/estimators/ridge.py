@@ -15,6 +15,7 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import Minimum
 from elasticml.algorithms.linear.normal_equations import equations
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
@@ -174,29 +175,24 @@ class Ridge(LinearRegressor):
         labels, alpha = rows.labels(), float(cast(float, self.alpha))
         targets, total = rows.numbers(labels), float(labels.sums[1])
         target_gap = 0.5 * self.tol * labels.spread(centred=self.fit_intercept)
-        self.solver_path_, steps = "job", self.max_iter or 100
+        self.solver_path_ = "job"
         if self.positive:
             self.solver_ = "coordinate descent"
             data = rows.columns(targets)
             fit = self._as_job(data, target_gap, alpha, total, rows.client)
-            self.coef_, self.intercept_, self.dual_gap_ = fit[:3]
-            self.n_iter_ = np.array([fit[3]], np.int32)
-            return True
-        minimum = rows.minimise(
-            targets,
-            loss="squared",
-            l2=alpha / total,
-            intercept=self.fit_intercept,
-            gap=target_gap,
-            rounds=steps,
-        )
-        if not minimum.converged:
-            warn_of_gap(minimum.point.gap, target_gap, minimum.steps)
-        self.solver_ = "newton"
-        self.coef_ = minimum.point.w[: rows.n_columns].copy()
-        self.intercept_ = float(minimum.point.w[-1]) if self.fit_intercept else 0.0
-        self.dual_gap_ = _gap_of_sum(minimum.point.gap, total)
-        self.n_iter_ = np.array([minimum.steps], np.int32)
+        else:
+            self.solver_ = "newton"
+            minimum = rows.minimise(
+                targets,
+                loss="squared",
+                l2=alpha / total,
+                intercept=self.fit_intercept,
+                gap=target_gap,
+                rounds=self.max_iter or 100,
+            )
+            fit = self._of_newton(minimum, target_gap, total, rows.n_columns)
+        self.coef_, self.intercept_, self.dual_gap_ = fit[:3]
+        self.n_iter_ = np.array([fit[3]], np.int32)
         return True
 
     def _ignored(self) -> list[str]:
@@ -241,7 +237,7 @@ class Ridge(LinearRegressor):
         intercept = system.y_mean - float(system.means @ w)
         total, function = self._function(X, y, weights, alpha)
         point = function.at(np.append(w, intercept) if self.fit_intercept else w)
-        return w, intercept, _gap_of_sum(point.gap, total), 1
+        return self._of_newton(Minimum(point=point, steps=1, converged=True), 0.0, total, w.size)
 
     def _by_columns(
         self, X: Any, y: F64, weights: F64 | None, alpha: float
@@ -256,7 +252,7 @@ class Ridge(LinearRegressor):
             w, sweeps = fitted.w, fitted.steps
         else:
             w = _solved(matrix, alpha)
-        gap = _gap(matrix, w, penalty)
+        gap = ElasticNetSolver(matrix, w).gap(penalty)
         if self.positive:
             warn_of_gap(gap, self.tol * matrix.yy, sweeps)
         # This estimator's objective has no factor 1/2 before the squares.
@@ -322,12 +318,18 @@ class Ridge(LinearRegressor):
         steps = self.max_iter or 100
         rows, zero = (X, y, weights), np.zeros(function.n_model)
         minimum = minimum_of(function, rows, client, zero, gap=target_gap, steps=steps)
+        return self._of_newton(minimum, target_gap, total, X.shape[1])
+
+    def _of_newton(
+        self, minimum: Minimum, target_gap: float, total: float, d: int
+    ) -> tuple[F64, float, float, int]:
         if not minimum.converged:
             warn_of_gap(minimum.point.gap, target_gap, minimum.steps)
         w = minimum.point.w
         intercept = float(w[-1]) if self.fit_intercept else 0.0
-        gap = _gap_of_sum(minimum.point.gap, total)
-        return w[: X.shape[1]].copy(), intercept, gap, minimum.steps
+        # In units of the sum of squares; at least 0 despite rounding; NaN stays NaN.
+        gap = 2.0 * total * float(np.maximum(minimum.point.gap, 0.0))
+        return w[:d].copy(), intercept, gap, minimum.steps
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -357,13 +359,3 @@ def _solution(G: F64, linear: F64, alpha: float) -> F64:
             pass  # The penalty is below the rounding errors of G.
     min_norm: F64 = scipy.linalg.lstsq(G, linear)[0]
     return min_norm
-
-
-def _gap_of_sum(gap: float, total: float) -> float:
-    """Return the gap in units of the sum of squares; at least 0 despite rounding; NaN stays NaN."""
-    return 2.0 * total * float(np.maximum(gap, 0.0))
-
-
-def _gap(matrix: ColumnMatrix, w: F64, penalty: Penalty) -> float:
-    """Return the gap, computed from the rows, in units of half the objective."""
-    return ElasticNetSolver(matrix, w).gap(penalty)

@@ -62,7 +62,7 @@ def test_real_data_have_scikit_learns_support_at_a_gap_of_1e_8(data, share, l1_r
     ours = em.ElasticNet(**settings, tol=1e-8).fit(X, y)
     assert ours.dual_gap_ <= 1e-8 * np.var(y)
     assert np.array_equal(ours.coef_ != 0.0, theirs.coef_ != 0.0)
-    assert objective(X, y, ours) <= objective(X, y, theirs) + 1e-8 * np.var(y)
+    assert objective(ours, X, y) <= objective(theirs, X, y) + 1e-8 * np.var(y)
     tight = em.ElasticNet(**settings, tol=1e-13).fit(X, y)
     np.testing.assert_allclose(tight.coef_, theirs.coef_, atol=1e-4 * np.abs(theirs.coef_).max())
 
@@ -96,7 +96,7 @@ def test_a_warm_start_outside_the_constraint_ends_within_it(data, make):
     model.set_params(positive=True).fit(make(X), y)
     fresh = em.Lasso(0.05, tol=1e-8, positive=True).fit(make(X), y)
     assert model.coef_.min() == 0.0
-    assert abs(objective(X, y, model) - objective(X, y, fresh)) <= 1e-8 * float(np.mean(y**2))
+    assert abs(objective(model, X, y) - objective(fresh, X, y)) <= 1e-8 * float(np.mean(y**2))
     # The same if one solver is given one penalty after another.
     matrix = ColumnMatrix(make(X), y, None, centred=True)
     for by_products in (True, False):

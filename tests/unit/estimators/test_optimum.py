@@ -18,7 +18,9 @@ from sklearn.svm import LinearSVC
 import elasticml as em
 from tests.unit.estimators.contract import counts, objective, tall, wide
 
-ONE = [True, False]
+BOTH = [True, False]
+#: Methods of classifiers, and the largest difference of their results.
+METHODS = {"decision_function": 1e-5, "predict_proba": 1e-6, "predict_log_proba": 1e-5}
 
 
 def wine():
@@ -63,7 +65,7 @@ class Pair:
 
 def regressions():
     for data in (wide, tall):
-        for intercept in ONE:
+        for intercept in BOTH:
             settings = {"alpha": 0.3, "fit_intercept": intercept, "max_iter": 100_000, "tol": 1e-13}
             for more in (
                 {"l1_ratio": 1.0},
@@ -81,7 +83,7 @@ def regressions():
                     theirs.Ridge(**settings, solver="svd"), data,
                     lambda y, s: 1e-10 * len(y) * np.average(y * y, weights=s), 1e-6, (False, True),
                 )  # fmt: skip
-    for intercept in ONE:
+    for intercept in BOTH:
         settings = {"alpha": 0.3, "fit_intercept": intercept}
         yield Pair(
             em.PoissonRegressor(**settings, tol=1e-13),
@@ -160,19 +162,29 @@ def test_it_finds_the_other_implementations_model(pair):
         for layout in (np.asarray, sp.csr_matrix, sp.csc_array):
             ours.fit(layout(X), y, sample_weight=s)
             np.testing.assert_allclose(ours.coef_, other.coef_, atol=pair.atol)
-            np.testing.assert_allclose(ours.intercept_, other.intercept_, atol=10.0 * pair.atol)
+            is_net = isinstance(ours, em.ElasticNet)
+            atol = 10.0 * pair.atol if is_net else pair.atol
+            np.testing.assert_allclose(ours.intercept_, other.intercept_, atol=atol)
+            if is_net:
+                least = objective(other, X, y, s)
+                assert objective(ours, X, y, s) == pytest.approx(least, rel=1e-10)
             if is_l1:
                 assert np.array_equal(ours.coef_ != 0.0, np.abs(other.coef_) > 1e-9)
             assert np.min(ours.dual_gap_) >= 0.0
             assert np.max(ours.dual_gap_) <= pair.gap(y, s)
             assert ours.solver_path_ == "in-process"
-            for method in ("predict", "decision_function", "predict_proba", "predict_log_proba"):
-                if hasattr(ours, method):
+            assert ours.score(X, y, s) == pytest.approx(other.score(X, y, s), abs=1e-8)
+            for method, atol in METHODS.items():
+                if hasattr(ours, method) and hasattr(other, method):
                     found, expected = getattr(ours, method)(X), getattr(other, method)(X)
-                    if found.dtype.kind == "f":
-                        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
-                    else:
-                        assert np.array_equal(found, expected)
+                    np.testing.assert_allclose(found, expected, atol=atol)
+            if hasattr(ours, "classes_"):
+                assert np.array_equal(ours.predict(X), other.predict(X))
+            elif isinstance(ours, em.PoissonRegressor):
+                np.testing.assert_allclose(ours.predict(X), other.predict(X), rtol=1e-6)
+            else:
+                atol = 10.0 * pair.atol
+                np.testing.assert_allclose(ours.predict(X), other.predict(X), atol=atol)
 
 
 @dataclass(frozen=True)
@@ -195,7 +207,7 @@ def rough_models():
     for data in (wide, tall):
         for ratio in (1.0, 0.5, 0.0):
             yield Rough(em.ElasticNet(0.05, l1_ratio=ratio), data, (1, 3, 10))
-    for intercept in ONE:
+    for intercept in BOTH:
         for data in (two_classes, iris):
             model = em.LogisticRegression(C=0.5, fit_intercept=intercept)
             yield Rough(model, data, (1, 2, 3), 25)
