@@ -58,14 +58,15 @@ def lower_bound(
         Error of the products to either side.
     """
     a1, a2, positive = penalty
-    loose: F64 | float = 0.0 if slack is None else slack
     size = np.asarray if positive else np.abs
     leaning = size(products - a2 * w)
-    share = feasible_share(best, a1, float((leaning + loose).max(initial=0.0)), positive)
+    largest = leaning if slack is None else leaning + slack
+    share = feasible_share(best, a1, float(largest.max(initial=0.0)), positive)
     scaled = minus(share) - share * share * 0.5 * a2 * float(w @ w)
     value = scaled
     if a2 > 0.0:
-        over = np.maximum(size(products) + loose - a1, 0.0)
+        over = size(products) if slack is None else size(products) + slack
+        over = np.maximum(over - a1, 0.0)
         value = max(scaled, minus(1.0) - 0.5 / a2 * float(over @ over))
     return Dual(value=value, scaled=scaled, share=share, leaning=leaning)
 

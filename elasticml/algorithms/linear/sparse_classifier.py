@@ -140,9 +140,9 @@ class SparseClassifier:
         self._predicted: F64 | None = None
         #: Whether sweeps over sparse columns have not solved a subproblem.
         self._is_stiff = False
-        #: (n,) the curvature that was measured last, and the moments of the columns (d, 4) there;
-        #: None where columns are not swept.
-        self._curved = np.empty(0)
+        #: (n,) the curvature that was measured last, the columns at the last look (m,), and their
+        #: moments (m, 4); None where columns are not swept.
+        self._curved, self._looked = np.empty(0), np.empty(0, np.int64)
         self._moments: F64 | None = None
         self._restart(0.0)
 
@@ -210,10 +210,8 @@ class SparseClassifier:
         is_swept = self._columns.is_sparse and not self._is_on_rows
         alpha, folded = self._dual()
         if is_swept:
-            moments = self._measure(features, folded)
-            self._moments = np.empty((self.w.size, 4))
-            self._moments[features] = moments
-            value, dual = self._bound_at(penalty, features, alpha, moments[:, 3])
+            self._looked, self._moments = features, self._measure(features, folded)
+            value, dual = self._bound_at(penalty, features, alpha, self._moments[:, 3])
         else:
             self._moments = None
             value, dual = self._bound(penalty, features)
@@ -230,12 +228,16 @@ class SparseClassifier:
         if gone.size:
             self.z -= self._columns.combination(gone, self.w[gone])
             self.w[gone] = 0.0
+            self.settle_intercept()
         return bool(gone.size)
 
     def descend(self, penalty: Penalty, working: I64, gap: float, goal: float, steps: int) -> int:
         """Take Newton steps on the working set; return their number."""
         if self._moments is not None:
-            return self._sweep(penalty, working, self._moments[working], gap, steps)
+            moments = self._moments
+            if working.size < self._looked.size:
+                moments = moments[np.searchsorted(self._looked, working)]
+            return self._sweep(penalty, working, moments, gap, steps)
         is_whole = self._rows is not None
         # With all columns in it, the bound on a working set is that of the whole.
         target = goal if is_whole else max(INNER * gap, 0.5 * goal)

@@ -145,16 +145,16 @@ def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> SparseFit:
             break
         lengths = np.sqrt(inner.squares[features] + penalty.a2)
         alive, distance = screen(penalty.a1, dual, lengths, value - dual.scaled)
+        dropped = inner.drop(features[~alive])
         if not alive.all():
-            dropped = inner.drop(features[~alive])
             features, distance = features[alive], distance[alive]
-            if dropped:
-                continue
+        if dropped and inner.takes_all:
+            continue  # What the last bound measured is that of another model.
         w = inner.w[features]
         # If the working set is solved and the gap is due to other columns, enlarge it.
         size = max(FIRST, 2 * int(np.count_nonzero(w)), size, 2 * size * is_stuck)
         working = features if inner.takes_all else nearest(features, distance, w, size)
-        is_whole = working.size == features.size
+        is_whole = working.size == features.size and not dropped
         done += inner.descend(penalty, working, gap, goal, steps - done)
     # If steps on all coordinates no longer help, the remaining gap is rounding.
     rounded = ROUNDED * value if is_stuck else 0.0
