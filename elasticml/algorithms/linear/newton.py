@@ -108,38 +108,22 @@ class Rough:
     products: float
 
 
-class Coordinates(Protocol):
-    """A linear change of coordinates ``w = S u`` in which the Hessian is nearer to the identity."""
-
-    def to_model(self, u: F64) -> F64:
-        """Return ``S u``."""
-        ...
-
-    def of_gradient(self, g: F64) -> F64:
-        """Return ``S.T g``."""
-        ...
-
-    def of_model(self, w: F64) -> F64:
-        """Return u, of which w is ``S u``."""
-        ...
-
-
 class Diagonal:
-    """Each coordinate divided by the root of its curvature."""
+    """A change of coordinates ``w = S u``: each is divided by the root of its curvature."""
 
     def __init__(self, curvature: F64) -> None:
         self._scale = 1.0 / np.sqrt(curvature)
 
     def to_model(self, u: F64) -> F64:
-        """See :class:`Coordinates`."""
+        """Return ``S u``."""
         return self._scale * u
 
     def of_gradient(self, g: F64) -> F64:
-        """See :class:`Coordinates`."""
+        """Return ``S.T g``."""
         return self._scale * g
 
     def of_model(self, w: F64) -> F64:
-        """See :class:`Coordinates`."""
+        """Return u, of which w is ``S u``."""
         return w / self._scale
 
 
@@ -168,15 +152,15 @@ class Factored:
         self._rest = None if curvature is None else Diagonal(curvature)
 
     def to_model(self, u: F64) -> F64:
-        """See :class:`Coordinates`."""
+        """See :class:`Diagonal`."""
         return self._joined(u, dtrsv(self._upper, u[self._block]), Diagonal.to_model)
 
     def of_gradient(self, g: F64) -> F64:
-        """See :class:`Coordinates`."""
+        """See :class:`Diagonal`."""
         return self._joined(g, dtrsv(self._upper, g[self._block], trans=1), Diagonal.of_gradient)
 
     def of_model(self, w: F64) -> F64:
-        """See :class:`Coordinates`."""
+        """See :class:`Diagonal`."""
         return self._joined(w, self._upper @ w[self._block], Diagonal.of_model)
 
     def _joined(self, vector: F64, own: F64, of_rest: Callable[[Diagonal, F64], F64]) -> F64:
@@ -185,6 +169,10 @@ class Factored:
         whole = of_rest(self._rest, vector)
         whole[self._block] = own
         return whole
+
+
+#: Changes of coordinates in which the Hessian is nearer to the identity.
+Coordinates = Diagonal | Factored
 
 
 def minimise(

@@ -1,24 +1,11 @@
-"""What estimators are tested by: scikit-learn's checks, rows, and objectives."""
+"""Rows, and the objectives that scikit-learn documents."""
 
 from __future__ import annotations
 
 import numpy as np
 from sklearn.metrics import log_loss
-from sklearn.utils.estimator_checks import check_estimator
 
 import elasticml as em
-
-
-def assert_contract(estimator, excused=None, least=40):
-    """Run scikit-learn's checks on an estimator; every excused check must fail."""
-    excused = excused or {}
-    done = check_estimator(estimator, expected_failed_checks=excused, on_skip=None, on_fail=None)
-    assert len(done) > least
-    failed = {
-        entry["check_name"]: entry["exception"] for entry in done if entry["status"] == "failed"
-    }
-    assert not failed, failed
-    assert {entry["check_name"] for entry in done if entry["status"] == "xfail"} == excused.keys()
 
 
 def wide(n=60, d=800, seed=0):

@@ -11,18 +11,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 import elasticml as em
-from tests.unit.estimators.contract import assert_contract
-
-#: Mini-batches and random draws of the seeding depend on the order and number of rows: a row of
-#: weight 2 is not two rows. scikit-learn's own mini-batches are excused from the same checks.
-EXPECTED = {
-    "check_sample_weight_equivalence_on_dense_data": "rows are drawn",
-    "check_sample_weight_equivalence_on_sparse_data": "rows are drawn",
-}
-
-
-def test_it_keeps_scikit_learns_contract():
-    assert_contract(em.KMeans(n_clusters=3), EXPECTED)
 
 
 def blobs(seed=0, dtype=np.float64):

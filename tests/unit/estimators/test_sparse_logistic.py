@@ -11,12 +11,6 @@ import scipy.sparse as sp
 from sklearn.datasets import load_digits, load_wine, make_classification
 
 import elasticml as em
-from tests.unit.estimators.contract import assert_contract
-
-
-@pytest.mark.parametrize("ratio", [1.0, 0.3])
-def test_it_keeps_scikit_learns_contract(ratio):
-    assert_contract(em.LogisticRegression(l1_ratio=ratio))
 
 
 def wine():

@@ -16,26 +16,9 @@ from sklearn.preprocessing import StandardScaler
 import elasticml as em
 from elasticml.algorithms.cocoa.local_pass import PassOptions
 from elasticml.estimators import svm
-from tests.unit.estimators.contract import assert_contract
-
-#: Rows of weight 2 and repeated rows are visited in other orders, and dual steps end within the
-#: tolerance: scikit-learn's own LinearSVC fails the same two.
-EXCUSED = {
-    "check_sample_weight_equivalence_on_dense_data": "ends within a tolerance",
-    "check_sample_weight_equivalence_on_sparse_data": "ends within a tolerance",
-}
 
 #: Make the local solver use threads for any amount of work.
 FEW_VALUES = {**PassOptions.__init__.__kwdefaults__, "values_per_thread": 0}
-
-
-@pytest.mark.parametrize("loss", ["squared_hinge", pytest.param("hinge", marks=pytest.mark.slow)])
-def test_it_keeps_scikit_learns_contract(loss):
-    assert_contract(em.LinearSVC(loss=loss), EXCUSED)
-
-
-def test_it_keeps_scikit_learns_contract_with_an_l1_penalty():
-    assert_contract(em.LinearSVC("l1"))
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
