@@ -49,9 +49,8 @@ def client() -> Generator[Client]:
 
 
 @pytest.fixture(scope="module")
-def optimum() -> float:
-    with em.LocalCluster(1) as cluster, Client(cluster, set_as_default=False) as client:
-        result = em.Job(ALGORITHM, em.from_arrays(X, Y), stop=STOP).run(client)
+def optimum(client: Client) -> float:
+    result = em.Job(ALGORITHM, em.from_arrays(X, Y), stop=STOP).run(client)
     return float(result.summary["objective"])
 
 

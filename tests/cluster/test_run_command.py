@@ -214,26 +214,6 @@ def test_only_a_job_that_misses_its_tolerance_warns(client: Client) -> None:
         endless.result()
 
 
-def test_arrays_in_memory_train_to_the_optimum_of_scikit_learn(client: Client) -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 4))
-    y = np.where(X @ [1.0, -2.0, 0.5, 0.0] + rng.normal(size=300) > 0, 1, 0)
-    job = em.Job(
-        em.BatchGradient(l2=1e-2, tolerance=1e-8, intercept=False, scale="none"),
-        em.from_arrays(X, y),
-        stop=em.Stop(rounds=500),
-        chunk_size="16 KiB",
-    )
-    result = job.run(client)
-    reference = LogisticRegression(C=1 / (1e-2 * 300), fit_intercept=False, tol=1e-10).fit(X, y)
-    assert result.summary["converged"]
-    assert result.model is not None
-    assert result.model.coef_ == pytest.approx(reference.coef_, abs=1e-5)
-    assert (result.model.predict(X) == reference.predict(X)).all()
-
-
 def alive() -> dict[str, int]:
     """Count what a job consists of, as far as it is alive: nothing is collected before."""
     from collections import Counter

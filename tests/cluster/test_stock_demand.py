@@ -89,20 +89,20 @@ def check_retired(losses: Sequence[Record], story: Course) -> None:
 
 def test_adaptive_cluster_follows_a_job_up_and_down() -> None:
     with local(0) as cluster, Client(cluster, set_as_default=False) as client:
-        cluster.adapt(minimum=0, maximum=3, interval="100ms")
+        cluster.adapt(minimum=0, maximum=2, interval="100ms")
         # No worker is there: the job itself is the reason that they come.
-        course = Course(endless(members=em.Members(max=3)).start(client))
-        course.await_members(3)
+        course = Course(endless(members=em.Members(max=2)).start(client))
+        course.await_members(2)
         cluster.adapt(minimum=0, maximum=1)
         course.await_members(1)
         assert len(workers_of(client)) == 1
-        cluster.adapt(minimum=0, maximum=3)
-        course.await_members(3)
+        cluster.adapt(minimum=0, maximum=2)
+        course.await_members(2)
         losses = course.of("MemberLost")
         course.end()
         check_retired(losses, course)
         summary = course.handle.outcome().summary
-        assert (summary["retired"], summary["lost"]) == (2, 0)
+        assert (summary["retired"], summary["lost"]) == (1, 0)
         until(lambda: not workers_of(client), "the workers are closed after the job")
 
 

@@ -26,7 +26,7 @@ PARTS = {
 }
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     schedules(MEMBERS, ROUNDS, PHASES, [None, None, *PHASES]),
     st.sampled_from(sorted(PARTS)),
