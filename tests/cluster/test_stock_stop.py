@@ -1,6 +1,6 @@
 """``stop.seconds`` on stock clusters: without workers, and after all of them are gone.
 
-When such jobs end is asserted in virtual time: ``tests/property/test_stop_seconds.py``.
+When such jobs end is asserted in virtual time: ``tests/sim/test_moments.py``.
 """
 
 from __future__ import annotations

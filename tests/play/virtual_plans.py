@@ -84,6 +84,21 @@ def draw_exact_sums(seed: int) -> Plan:
     )
 
 
+def draw_nonsense(seed: int) -> Plan:
+    """Draw a job of exact sums with a policy that suggests at random, and unusual settings."""
+    plan, rng = draw_exact_sums(seed), random.Random(f"nonsense {seed}")
+    kinds = rng.sample(["move", "replicate", "discard", "retire", "request", "tune", "readmit"], 4)
+    section = {"name": "tests.property.random_policy:RandomPolicy", "seed": seed, "kinds": kinds}
+    job = {
+        "policies": [section],
+        "placement": rng.choice(["contiguous", "random", "readers"]),
+        "holders": rng.choice([1, 2]),
+    }
+    warm_up_s = rng.choice([0.0, 3.0]) * plan.world["tick_s"]
+    limit = {"containers_max": len(plan.faults) + 99, "warm_up_s": warm_up_s}
+    return replace(plan, job={**plan.job, **job}, world={**plan.world, **limit})
+
+
 def draw_cocoa(seed: int) -> Plan:
     """Draw a CoCoA job whose policies scale it, or whose members have little memory."""
     rng = random.Random(f"cocoa {seed}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from elasticml.control.driver import Driver
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
@@ -42,13 +43,9 @@ def points() -> Any:
 
 def exact_sums(rounds: int = 12, **changes: Any) -> tuple[dict[str, Any], Any]:
     """Make a toy job that fails as soon as an example is counted twice, or not at all."""
-    made = record(
-        chunk_bytes=512,
-        algorithm={"name": "tests.toy:ALGORITHM", "rounds": rounds},
-        stop={"rounds": None},
-        evaluate=None,
-        **changes,
-    )
+    algorithm = {"name": "tests.toy:ALGORITHM", "rounds": rounds}
+    toy = {"chunk_bytes": 512, "algorithm": algorithm, "stop": {"rounds": None}, "evaluate": None}
+    made = record(**{**toy, **changes})
     return made, from_arrays(np.ones((120, 1)), np.arange(120.0))
 
 
@@ -67,6 +64,26 @@ def play_in_world(world: Mapping[str, Any] | None = None, **changes: Any) -> Sim
     for _ in simulation.run():
         pass
     return simulation
+
+
+def begun(exchange: int = 2, **changes: Any) -> tuple[Simulation, Driver]:
+    """Run a toy job of three members in a star until an exchange has begun, and no further.
+
+    Returns
+    -------
+    Simulation
+        Ends the job when it is closed, or collected.
+    Driver
+        The driver's machine in the middle of its job.
+    """
+    star = {"members": {"start": 3, "min": 1}, "collective": {"topology": "star"}}
+    made, source = exact_sums(**{**star, **changes})
+    simulation = Simulation(made, source, check_every_event=True)
+    machine = simulation.world.driver.machine
+    for _ in simulation.run():
+        if machine.exchanges.running is not None and machine.state.last_exchange == exchange:
+            return simulation, machine
+    raise AssertionError(f"the job ended before exchange {exchange}")
 
 
 def model(result: SimResult) -> bytes:

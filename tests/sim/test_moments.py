@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticml.control import job_state
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
@@ -21,7 +22,7 @@ from tests.play.campaign import judge
 from tests.play.plan import Fault, Plan, Played
 from tests.play.problems import TOY, source_of
 from tests.play.rules import violations
-from tests.play.virtual_plans import draw_cocoa, draw_exact_sums
+from tests.play.virtual_plans import draw_cocoa, draw_exact_sums, draw_nonsense
 from tests.play.virtual_world import play_plan
 from tests.sim.small_jobs import record
 
@@ -239,12 +240,13 @@ PLANNED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         "1 4",
     ),
     **{
-        f"all in {phase}": (
+        f"all in {phase}, {anchor}": (
             [{**LOST, "phase": phase}, {"round": 4, "return": MEMBERS}],
-            {},
+            {"anchor": anchor},
             "(0.*4)?",
         )
         for phase in ("broadcast", "compute", "reduce")
+        for anchor in ("cached", "correction")
     },
 }
 
@@ -271,6 +273,57 @@ def test_sums_are_exact_under_drawn_faults(first: int) -> None:
     verdicts = [judge(draw_exact_sums(seed)) for seed in range(first, first + 8)]
     assert [v for v in verdicts if v.violations] == []
     assert sum(v.faults.total() for v in verdicts) > 20
+
+
+@pytest.mark.parametrize("keeps_places", [False, True])
+def test_sums_are_exact_whatever_a_policy_suggests(
+    monkeypatch: pytest.MonkeyPatch, keeps_places: bool
+) -> None:
+    if keeps_places:  # as members do in large trees only
+        monkeypatch.setattr(job_state, "LAID_OUT_ANEW_MAX", 0)
+    verdicts = [
+        judge(draw_nonsense(seed)) for seed in range(4 * keeps_places, 4 * keeps_places + 4)
+    ]
+    assert [v for v in verdicts if v.violations] == []
+    assert sum(v.faults.total() for v in verdicts) > 20
+
+
+@pytest.mark.parametrize("at", [0.7, 1.0, 2.0, 4.1, 4.4, 4.7])
+@pytest.mark.parametrize("absent", ["taylor", "stall", "reload"])
+def test_a_job_whose_members_all_go_ends_when_its_time_is_over(absent: str, at: float) -> None:
+    gone = Fault(
+        kind="vanish" if absent == "stall" else "kill",
+        at=at,
+        who=tuple(range(MEMBERS)),
+        seconds=1e6,
+    )
+    plan = toy(gone, absent=absent, stop={"seconds": 30.0})
+    over = "stop.seconds: 30 s are over, no round has ended"
+    played = play_plan(replace(plan, rules={"ends": 0.0, "may_fail": over}))
+    assert violations(played) == []
+    assert times(played, "JobEnded")[0] >= 30.0
+
+
+def test_members_that_cannot_compute_alone_finish_a_round_and_then_wait() -> None:
+    """The correction of a round waited for more members, which waited for the next round."""
+    gone = [Fault(kind="kill", at=at, who=(who,), seconds=6.0) for at, who in ((4.5, 4), (9.1, 3))]
+    plan = toy(*gone, anchor="correction", members={"start": MEMBERS, "min": MEMBERS})
+    played = play_plan(plan)
+    assert violations(played) == []
+    ended = [r for r in played.story if r["event"] == "ExchangeEnded"]
+    assert "correct" in {r["phase"] for r in ended}
+
+
+@pytest.mark.parametrize("grace", [40.0, 150.0])
+def test_a_member_that_must_go_is_drained_late_and_in_time(grace: float) -> None:
+    asks = {"at": 5.0, "reclaim": [INNER], "negotiable": False, "grace": grace, "away": 2.0}
+    plan = toy(rounds=200, world={"trace": [asks]})
+    rules = {**plan.rules, "lost": "preempted", "absent": ""}
+    played = play_plan(replace(plan, rules=rules))
+    assert violations(played) == []
+    (lost_s,) = times(played, "MemberLost")
+    # All but the margin and a few rounds is used.
+    assert 5.0 + grace - max(5.0, 0.1 * grace) - 5.0 <= lost_s < 5.0 + grace
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (6, 12))])

@@ -75,15 +75,6 @@ def test_container_returns_when_the_other_queue_is_done_and_gets_chunks():
     assert column(result, "members")[-1] == 6
 
 
-def test_marked_member_is_emptied_first_and_taken_if_no_substitute_leaves_in_time():
-    # A round takes longer than half of the grace period: the substitute is still in it.
-    result = preempted(at=3.87, grace=0.3)
-    assert [r["given"] for r in records_of(result, "Reclaimed")] == ["3.1", "0.1"]
-    assert [r["member"] for r in records_of(result, "MemberKept")] == ["3.1"]
-    assert losses(result) == [("0.1", "preempted", 0)]
-    assert records_of(result, "ChunksAbsent") == []
-
-
 def test_late_exit_status_is_reported():
     result = preempted(negotiable=False, grace=0.01)
     (lost,) = records_of(result, "MemberLost")
@@ -103,30 +94,12 @@ def test_half_of_the_containers_are_requested_and_all_return():
     assert records_of(result, "ChunksAbsent") == []
 
 
-def test_withdrawn_marks_leave_members_unchanged():
-    result = preempted()
-    (lifted,) = records_of(result, "ReclaimLifted")
-    assert lifted["member"] == "0.1"
-    (request,) = records_of(result, "Reclaimed")
-    moves = [r for r in records_of(result, "ChunksMoved") if request["t"] < r["t"] < lifted["t"]]
-    assert moves
-    assert "0.1" not in [r["target"] for r in moves]
-
-
 def test_the_mark_of_a_member_that_died_is_lifted_when_it_expires():
     entry = {"at": 4.0, "reclaim": [0], "grace": 2.0, "away": 3.0}
     result = play({**SLOW, "trace": [entry, {"at": 4.2, "lose": [0]}]}, **ROUNDS)
     (lost,) = [r for r in records_of(result, "MemberLost") if r["member"] == "0.1"]
     lifted = [r["member"] for r in records_of(result, "ReclaimLifted") if r["t"] > lost["t"]]
     assert lifted == [None]
-
-
-def test_job_with_its_minimum_of_members_releases_none_and_loses_some():
-    members = {"start": 6, "min": 6}
-    entry = {"at": 4.0, "reclaim": [0], "grace": 2.0, "away": 3.0}
-    result = play({**SLOW, "trace": [entry]}, **ROUNDS, members=members)
-    assert [(m, reason) for m, reason, _ in losses(result)] == [("0.1", "preempted")]
-    assert records_of(result, "ChunksAbsent") == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.exchange import AnchorTerm, plan_anchor
+from elasticml.control.exchange import plan_anchor
 from elasticml.ids import MemberId
 
 
@@ -67,28 +67,6 @@ def test_there_is_no_plan_only_if_a_holder_is_lost_too(case):
     parents, lost, living = case
     if parents.keys() == lost | living:
         assert plan_anchor(parents, lost, living) is not None
-
-
-def test_star_needs_the_roots_inputs_only():
-    a, b, c = members(3)
-    terms = plan_anchor({a: None, b: None, c: None}, {a, b}, {c})
-    assert terms == [AnchorTerm(sign=1, of=a, at=None), AnchorTerm(sign=1, of=b, at=None)]
-
-
-def test_an_inner_nodes_share_is_its_sum_less_its_childrens():
-    a, b, c = members(3)
-    terms = plan_anchor({a: None, b: a, c: a}, {a}, {b, c})
-    assert terms == [
-        AnchorTerm(sign=1, of=a, at=None),
-        AnchorTerm(sign=-1, of=b, at=b),
-        AnchorTerm(sign=-1, of=c, at=c),
-    ]
-
-
-def test_a_leafs_share_is_at_its_parent():
-    a, b = members(2)
-    assert plan_anchor({a: None, b: a}, {b}, {a}) == [AnchorTerm(sign=1, of=b, at=a)]
-    assert plan_anchor({a: None, b: a}, {b}, set()) is None
 
 
 def test_member_that_was_not_in_the_tree_has_no_anchor():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,12 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.policy import Progress
 from elasticml.ids import Generation
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
-from elasticml.policies.gap_per_container_second import Trial as SizeTrial
 from elasticml.policies.knee import ScaleInAtKnee
-from elasticml.policies.tune_local_work import Trial as ValueTrial
 from elasticml.policies.tune_local_work import TuneLocalWork
 from elasticml.protocol.events import Arrived
 from elasticml.protocol.job_record import PlannedFault
 from elasticml.story.history import HistoryRow
+from tests.policy_world import PolicyWorld
 
 
 def through_json(value):
@@ -32,7 +32,7 @@ def through_json(value):
 
 
 def policies():
-    return [ScaleInAtKnee(), GapPerContainerSecond(), TuneLocalWork()]
+    return [ScaleInAtKnee(revert=True), GapPerContainerSecond(), TuneLocalWork()]
 
 
 def test_a_restored_machine_has_the_old_ones_state():
@@ -54,16 +54,24 @@ def test_a_restored_machine_has_the_old_ones_state():
     assert str(record.id) == "0.2"
 
 
-def test_policies_keep_their_trials():
-    knee, sizes, values = policies()
-    knee._since_round, knee._before, knee._cool, knee._rest_until = 4, (8, 0.5), 8, 12
-    sizes._trial = SizeTrial(round=3, before=4, wanted=1, rate=0.5, expected=0.25)
-    sizes._blocked, sizes._most = {2: 30}, 4
-    values._trial = ValueTrial(before=1.0, value=2.0, rate=0.5, expected=0.25, members=3)
-    values._upwards, values._failed = False, 1
-    for policy, fresh in zip((knee, sizes, values), policies(), strict=True):
-        fresh.restore(through_json(policy.state()))
-        assert vars(fresh) == vars(policy)
+def worse_with_fewer(members: int, gap: float, tuned: dict[str, Any]) -> float:
+    """Decades of a round, with a knee at a gap of 0.01."""
+    return (0.5 if gap > 1e-2 else 0.1) if members == 16 else 0.01
+
+
+@pytest.mark.parametrize("k", range(3), ids=[p.name for p in policies()])
+def test_a_resumed_policy_continues_its_trials(k: int) -> None:
+    worlds = [
+        PolicyWorld([policies()[k]], dict.fromkeys(range(16), 1e-3), brings=worse_with_fewer)
+        for _ in range(2)
+    ]
+    for rounds in (3, 4, 5, 30):
+        for world in worlds:
+            world.play(rounds)
+        resumed = policies()[k]
+        resumed.restore(through_json(worlds[1].policies[0].state()))
+        worlds[1].policies = [resumed]
+    assert worlds[0].suggestions == worlds[1].suggestions != []
 
 
 @pytest.mark.parametrize(

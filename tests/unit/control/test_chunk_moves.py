@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from elasticml.control.chunk_transfers import (
@@ -24,7 +22,6 @@ from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.policies.readmission import Reload, WholeGroup
 from elasticml.protocol.commands import Command, DropChunks, GiveChunks, LoadChunks, Record
 from elasticml.protocol.events import Arrived, ChunksDropped, ChunksLoaded, MoveFailed
-from elasticml.protocol.job_record import PlannedFault
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 
@@ -94,13 +91,6 @@ def test_moves_go_in_batches_per_pair_of_members():
     ]
 
 
-def test_chunk_is_not_moved_to_its_owner_nor_twice_nor_while_absent():
-    moves = chunk_moves()
-    moves.move({chunk(0, 0): C})
-    lose(moves, B)
-    assert moves.move({chunk(0, 0): C, chunk(0, 1): A, chunk(1, 0): A}) == []
-
-
 def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
     moves = chunk_moves()
     ledger = moves.state.ledger
@@ -118,35 +108,12 @@ def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
     assert moves.moves == {}
 
 
-def test_acknowledgement_of_another_member_moves_nothing():
-    moves = chunk_moves()
-    moves.move({chunk(0, 0): C})
-    assert moves.loaded(loaded(B, chunk(0, 0))) == []
-    assert moves.state.ledger.owner(chunk(0, 0)) == A
-
-
-def test_acknowledgement_of_a_lost_member_is_ignored():
-    moves = chunk_moves()
-    moves.move({chunk(0, 0): C})
-    lose(moves, C)
-    assert moves.loaded(loaded(C, chunk(0, 0))) == []
-    moves.state.ledger.check(moves.state.membership.members)
-
-
 def test_failed_move_leaves_the_chunk_and_pauses_moves():
     moves = chunk_moves()
     moves.move({chunk(0, 0): C})
     failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed", order=1)
     assert [entry.record.event for entry in moves.failed(failed, 5.0)] == ["MoveFailed"]
     assert (moves.moves, moves.next_move_s) == ({}, 5.0 + MOVE_PAUSE_S)
-    assert moves.state.ledger.owner(chunk(0, 0)) == A
-
-
-def test_late_report_of_an_abandoned_move_changes_nothing():
-    moves = chunk_moves()
-    moves.move({chunk(0, 0): C})
-    moves.abandon_moves()
-    moves.loaded(loaded(C, chunk(0, 0), source=A))
     assert moves.state.ledger.owner(chunk(0, 0)) == A
 
 
@@ -162,16 +129,6 @@ def test_reports_about_an_earlier_order_leave_a_move_as_it_is():
     assert moves.state.ledger.owner(chunk(0, 0)) == A
     moves.loaded(loaded(C, chunk(0, 0), source=A, order=2))
     assert moves.state.ledger.owner(chunk(0, 0)) == C
-
-
-def test_chunk_whose_reading_was_abandoned_gets_no_owner_when_it_is_there():
-    moves = chunk_moves()
-    lose(moves, B, sealed=False)
-    moves.reread()
-    moves.abandon_moves()
-    moves.loaded(loaded(C, chunk(1, 0)))
-    assert moves.state.ledger.owner(chunk(1, 0)) is None
-    assert moves.state.ledger.holds(C, chunk(1, 0))
 
 
 def test_chunk_that_a_member_was_told_to_drop_is_not_there_though_it_reports_it():
@@ -222,28 +179,6 @@ def test_time_that_moves_share_counts_once():
     assert speed.bytes_per_s("another") == speed.bytes_per_s("h")
 
 
-@pytest.mark.parametrize("victim", [A, C], ids=["source", "target"])
-def test_move_is_forgotten_with_either_end(victim):
-    moves = chunk_moves()
-    moves.move({chunk(0, 0): C})
-    lose(moves, victim)
-    assert moves.moves == {}
-
-
-def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
-    moves = chunk_moves()
-    lose(moves, B)
-    entry, order = readmit(moves, 10.0)
-    assert entry.record.event == "GroupReadmitted"
-    assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
-    moves.loaded(loaded(C, chunk(1, 0)))
-    assert moves.commit_returns(11.0) == []
-    moves.loaded(loaded(C, chunk(1, 1)))
-    assert [entry.record.event for entry in moves.commit_returns(12.0)] == ["GroupReturned"]
-    assert moves.state.ledger.chunks_of(C) == (chunk(1, 0), chunk(1, 1))
-    assert moves.state.ledger.absent_rows() == 0
-
-
 def test_members_drop_copies_to_make_room_for_returning_chunks():
     moves = chunk_moves()
     state, own = moves.state, [chunk(0, k) for k in range(2)]
@@ -257,13 +192,6 @@ def test_members_drop_copies_to_make_room_for_returning_chunks():
     assert moves.chunk_copies.waiting == {}
 
 
-def test_group_that_returns_is_not_readmitted_a_second_time():
-    moves = chunk_moves()
-    lose(moves, B)
-    readmit(moves, 10.0)
-    assert readmit(moves, 10.0) == []
-
-
 def test_a_member_reserved_for_a_group_is_not_free_for_another():
     moves = chunk_moves()
     lose(moves, B)
@@ -271,32 +199,6 @@ def test_a_member_reserved_for_a_group_is_not_free_for_another():
     lose(moves, A)
     assert readmit(moves, 10.0) == []
     assert [group.former for group in view(moves, 10.0).groups] == [(A,)]
-
-
-def test_return_restarts_when_its_target_is_lost():
-    moves = chunk_moves()
-    lose(moves, B)
-    readmit(moves, 10.0, Reload())
-    lose(moves, C, sealed=False)
-    assert (moves.returning, moves.loading) == ({}, {})
-    _, order = readmit(moves, 11.0, Reload())
-    assert order.member == A
-
-
-def test_round_waits_for_bodies_that_are_there_until_their_member_is_lost():
-    moves = chunk_moves()
-    moves.state.ledger.hold(C, [chunk(1, 0), chunk(1, 1)])
-    lose(moves, B)
-    readmit(moves, 0.0, Reload())
-    assert moves.at_hand == moves.returning.keys() != set()
-    lose(moves, C)
-    assert moves.at_hand == set()
-
-
-def test_member_without_the_statistics_is_not_free_yet():
-    moves = chunk_moves()
-    moves.state.membership.members[C].configured = False
-    assert view(moves, 0.0).spares == ()
 
 
 def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples():
@@ -334,27 +236,6 @@ def test_the_number_of_rereading_members_is_limited():
     assert moves.reread(readers_max=1) == [LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))]
 
 
-def test_chunks_are_read_again_by_another_when_the_reader_is_lost():
-    moves = chunk_moves()
-    lose(moves, B, sealed=False)
-    moves.reread()
-    lose(moves, C, sealed=False)
-    assert [order.member for order in moves.reread()] == [A]
-
-
-def test_members_that_owe_chunks_are_known():
-    moves = chunk_moves()
-    assert moves.awaited() == set()
-    moves.move({chunk(0, 0): C})
-    assert moves.awaited() == {A, C}
-    moves.abandon_moves()
-    lose(moves, B)
-    readmit(moves, 0.0, Reload())
-    assert moves.awaited() == {C}
-    moves.loaded(loaded(C, chunk(1, 0), chunk(1, 1)))
-    assert moves.awaited() == set()
-
-
 def limited(moves: ChunkMoves, **limits: int) -> None:
     for member, limit in limits.items():
         moves.state.membership.members[{"a": A, "b": B, "c": C}[member]].limit_bytes = limit
@@ -381,16 +262,6 @@ def test_group_is_not_sent_where_it_does_not_fit_which_is_reported_once():
     assert [c.member for c in request.readmit(2.0) if isinstance(c, LoadChunks)] == [C]
 
 
-def test_memory_reserved_for_a_returning_group_is_visible():
-    moves = chunk_moves(n_chunks=3)
-    lose(moves, B)
-    readmit(moves, 0.0, Reload())
-    moves.loaded(loaded(C, chunk(1, 0)))
-    seen = view(moves, 0.0)
-    assert seen.coming == {chunk(1, k): C for k in range(3)}
-    assert MemoryBudget(seen.chunks, seen.coming).left(C, 10) == 7
-
-
 def test_group_may_drop_copies_for_itself_but_not_the_last_of_another_absent_one():
     moves = chunk_moves(n_chunks=3)
     moves.state.ledger.hold(A, [chunk(1, 0)])
@@ -403,15 +274,6 @@ def test_group_may_drop_copies_for_itself_but_not_the_last_of_another_absent_one
     # Once it is assigned to a holder, the others' copies are not needed.
     moves.state.ledger.hold(C, [chunk(1, 0)])
     assert MemoryBudget(seen.chunks, {chunk(1, 0): C}).left(A, 3) == 0
-
-
-def test_view_counts_the_newcomers_of_planned_returns():
-    moves = chunk_moves()
-    faults = tuple(
-        PlannedFault(round=k, kind=kind, count=4) for k, kind in enumerate(("lose", "return"))
-    )
-    moves.state.settings = replace(moves.state.settings, faults=faults)
-    assert view(moves, 0.0).planned == 4
 
 
 def test_active_members_in_the_view_are_a_tuple():

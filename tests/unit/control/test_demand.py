@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control.demand import closing_costs, desired_members, required_members
+from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
-from elasticml.control.policy import Request, Retire
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
+from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.protocol.events import Arrived, MembersRefused
-from tests.pure_world import PureWorld
-from tests.unit.control.test_policy_engine import A, FixedPolicy, finish, world
+from elasticml.protocol.notices import ContainerMarked
+from tests.sim.small_jobs import begun
 
 
 @pytest.mark.parametrize(
@@ -35,46 +36,39 @@ def test_demand_follows_the_settings_and_the_policies(settings, stage, worth, re
 
 
 def test_a_job_without_a_maximum_keeps_the_members_that_came_by_themselves():
-    state = JobState(DriverSettings(start_members=2), stage="training")
-    for slot in range(3):
-        event = Arrived(arrival=slot, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot)
-        state.membership.admit(event, 0.0)
-    assert desired_members(state) == 3
-
-
-def test_requests_and_retirements_change_the_demand_and_refusals_take_it_back():
-    made = world(Request(count=2, why="slow"), members_max=5)
-    state = made.driver.state
-    while state.members_worth is None:
-        assert made.step(0)
-    assert (required_members(state), desired_members(state), state.requested) == (4, 4, 2)
-    made.driver.handle(MembersRefused(count=2, reason="full"), 9.0)
-    assert (required_members(state), state.requested) == (2, 0)
-    finish(made)
-    assert desired_members(state) == 0
-    made = world(Retire(members=(A,), why="dear"), n=3)
-    while made.driver.state.members_worth is None:
-        assert made.step(0)
-    assert desired_members(made.driver.state) == 2
+    driver = Driver(DriverSettings(start_members=2), ())
+    for n in range(3):
+        driver.handle(Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1), 0.0)
+    assert desired_members(driver.state) == 3
 
 
 def test_a_policy_that_scales_out_begins_with_the_members_of_the_start():
     settings = DriverSettings(start_members=2, members_max=8)
-    made = PureWorld(settings, policies=[GapPerContainerSecond(objective="seconds")])
-    assert desired_members(made.driver.state) == 2
-    assert desired_members(PureWorld(settings, policies=[FixedPolicy()]).driver.state) == 8
+    scaling = Driver(settings, [GapPerContainerSecond(objective="seconds")])
+    assert desired_members(scaling.state) == 2
+    assert desired_members(Driver(settings, [ScaleInAtKnee()]).state) == 8
+
+
+def test_members_that_policies_request_are_wanted_until_they_are_refused():
+    says = {"name": "tests.sim.says:Says", "what": {"request 2": 1}}
+    members = {"start": 3, "min": 1, "max": 5}
+    simulation, driver = begun(exchange=3, members=members, policies=[says])
+    state = driver.state
+    assert (required_members(state), desired_members(state), state.requested) == (5, 5, 2)
+    driver.handle(MembersRefused(count=2, reason="full"), 9.0)
+    assert (required_members(state), state.requested) == (3, 0)
+    simulation.close()
 
 
 def test_members_that_leave_are_closed_first_then_those_with_the_fewest_bytes():
-    made = world(n=3)
-    while not any(r.event == "RoundEnded" for r in made.story):
-        assert made.step(0)
-    state = made.driver.state
-    leaver = max(closing_costs(state), key=lambda address: closing_costs(state)[address])
-    made.mark(leaver, 20.0, negotiable=False)
+    simulation, driver = begun(members={"start": 4, "min": 1})
+    state = driver.state
+    before = closing_costs(state)
+    leaver = max(before, key=lambda address: (before[address], address))
+    driver.handle(ContainerMarked(address=leaver, grace_s=20.0), 1.0)
     costs = closing_costs(state)
-    assert min(costs, key=lambda address: costs[address]) == leaver
-    ledger, members = state.ledger, state.membership
-    staying = sorted(costs.keys() - {leaver}, key=lambda address: costs[address])
-    rows = [ledger.rows_of(members.at(address).id) for address in staying]
-    assert rows == sorted(rows)
+    assert costs == {**before, leaver: 1}
+    rows = {r.address: state.ledger.rows_of(r.id) for r in state.membership.members.values()}
+    assert sorted(before, key=before.__getitem__) == sorted(before, key=rows.__getitem__)
+    assert min(before.values()) > 1
+    simulation.close()

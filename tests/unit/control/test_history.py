@@ -26,25 +26,6 @@ def history(rows: int = 10) -> History:
     return History(state)
 
 
-def test_seconds_of_a_rounds_exchanges_add_up_and_a_repeated_sum_counts_once():
-    made = history()
-    made.computed(1, {A: 2.0})
-    made.computed(1, {A: 2.0})
-    made.computed(2, {A: 3.0})
-    made.ended(HistoryRow({}), 9.0)
-    assert (made.seconds(A), made.seconds_per_row(A)) == ((5.0,), (0.5,))
-
-
-def test_times_are_kept_for_the_last_rounds_and_for_living_members():
-    made = history()
-    for k in range(ROUNDS_KEPT + 3):
-        made.computed(k, {A: float(k)})
-        made.ended(HistoryRow({}), 9.0)
-    assert made.seconds(A) == tuple(float(k) for k in range(3, ROUNDS_KEPT + 3))
-    made.lost(A)
-    assert made.seconds(A) == ()
-
-
 def test_progress_is_that_of_the_model_at_the_end_of_a_round():
     made = history()
     row = {"objective": 3.0, "next_objective": 2.0, "gap": 1.0, "next_gap": 0.5}

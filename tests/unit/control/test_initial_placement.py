@@ -2,124 +2,135 @@
 
 from __future__ import annotations
 
-from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
+from typing import Any
+
+from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.initial_placement import BlockLoading, InitialPlacement
-from elasticml.control.job_state import JobState
-from elasticml.control.policy_engine import PolicyEngine
-from elasticml.control.round_scheduler import RoundScheduler
-from elasticml.control.rounds import Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
-from elasticml.protocol.commands import Command, LoadChunks, MergeFacts, ReadBlocks, StartTrainer
-from elasticml.protocol.events import Arrived, BlockRead, ChunksLoaded, FactsFixed, Ready
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import (
+    Command,
+    GiveChunks,
+    LoadChunks,
+    MergeFacts,
+    ReadBlocks,
+    StartTrainer,
+)
+from elasticml.protocol.notices import ContainerMarked
 
 A, B = (MemberId(slot, 1) for slot in range(2))
 
 
-def loading(n_blocks: int) -> BlockLoading:
-    state = JobState(settings=DriverSettings(n_blocks=n_blocks))
-    for slot in range(2):
-        state.membership.admit(
-            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
-        )
-    return BlockLoading(state)
+def arrival(n: int) -> ev.Arrived:
+    return ev.Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1, slot=n)
 
 
-def orders(commands: list[Command]) -> dict[MemberId, tuple[int, ...]]:
-    return {c.member: c.blocks for c in commands if isinstance(c, ReadBlocks)}
-
-
-def read(member: MemberId, block: int) -> BlockRead:
+def read(member: MemberId, block: int) -> ev.BlockRead:
     chunk = ChunkInfo(id=ChunkId("s", block, 0), rows=10, nbytes=1)
-    return BlockRead(member=member, block=block, chunks=(chunk,))
+    return ev.BlockRead(member=member, block=block, chunks=(chunk,))
 
 
-def test_a_block_belongs_to_its_reader_and_another_one_that_read_it_holds_a_copy():
-    made = loading(2)
-    assert orders(made.start(survey=False)) == {A: (0,), B: (1,)}
-    ledger = made.state.ledger
-    assert made.read(read(B, 0)) == []
-    assert (made.awaited(), ledger.info) == ({A, B}, {})
-    assert made.read(read(A, 0)) == []
-    assert made.read(read(A, 0)) == []  # a report that comes again
-    chunk = ChunkId("s", 0, 0)
-    assert (ledger.owner(chunk), ledger.holders[chunk]) == (A, {A, B})
-    (merge,) = made.read(read(B, 1))
+def reading(n_blocks: int = 2, **settings: Any) -> tuple[Driver, list[Command]]:
+    """Let A and B arrive; return the machine and its orders."""
+    driver = Driver(DriverSettings(n_blocks=n_blocks, start_members=2, **settings), ())
+    driver.handle(arrival(0), 0.0)
+    return driver, driver.handle(arrival(1), 0.0)
+
+
+def orders(commands: list[Command], kind: type = ReadBlocks) -> dict[MemberId, tuple[Any, ...]]:
+    return {
+        c.member: c.blocks if kind is ReadBlocks else c.chunks
+        for c in commands
+        if isinstance(c, kind)
+    }
+
+
+def starts(commands: list[Command]) -> bool:
+    return any(isinstance(c, StartTrainer) for c in commands)
+
+
+def test_a_block_belongs_to_its_reader_and_another_one_that_read_it_holds_a_copy() -> None:
+    driver, commands = reading()
+    assert orders(commands) == {A: (0,), B: (1,)}
+    ledger, chunk = driver.state.ledger, ChunkId("s", 0, 0)
+    assert driver.handle(read(B, 0), 0.0) == []
+    assert ledger.info == {}
+    for _ in range(2):  # a report that comes again
+        assert driver.handle(read(A, 0), 0.0) == []
+        assert (ledger.owner(chunk), ledger.holders[chunk]) == (A, {A, B})
+    (merge,) = driver.handle(read(B, 1), 0.0)
     assert isinstance(merge, MergeFacts)
-    assert ledger.total_rows == 20
+    assert (ledger.total_rows, merge.survey) == (20, False)
 
 
-def test_blocks_of_a_lost_reader_are_read_by_another():
-    made = loading(3)
-    assert orders(made.start(survey=False)) == {A: (0, 2), B: (1,)}
-    made.read(read(A, 0))
-    made.state.membership.remove(A)
-    assert orders(made.lost(A)) == {B: (2,)}
-    assert made.awaited() == {B}
+def test_blocks_of_a_lost_reader_are_read_by_another() -> None:
+    driver, commands = reading(3)
+    assert orders(commands) == {A: (0, 2), B: (1,)}
+    driver.handle(read(A, 0), 0.0)
+    assert orders(driver.handle(ev.Lost(member=A, reason="closed"), 0.0)) == {B: (2,)}
     # What the lost member has sent before does not count.
-    assert made.read(read(A, 2)) == []
-    assert made.awaited() == {B}
+    assert driver.handle(read(A, 2), 0.0) == []
+    assert 2 in driver.loading.pending
 
 
-def test_a_survey_adds_no_chunks():
-    made = loading(1)
-    made.start(survey=True)
-    (merge,) = made.read(read(A, 0))
+def test_a_survey_that_asks_for_another_one_is_repeated_before_blocks_are_read() -> None:
+    driver, _ = reading(1, needs_survey=True)
+    (merge,) = driver.handle(read(A, 0), 0.0)
     assert isinstance(merge, MergeFacts)
-    assert merge.survey
-    assert made.state.ledger.info == {}
+    assert (merge.survey, driver.state.ledger.info) == (True, {})
+    for again in (True, False):
+        fixed = ev.FactsFixed(cause="blocks", survey=True, surveys_again=again)
+        (order,) = (c for c in driver.handle(fixed, 0.0) if isinstance(c, ReadBlocks))
+        assert order.survey == again
+        driver.handle(read(A, 0), 0.0)
+    assert driver.state.ledger.total_rows == 10
 
 
-def test_a_survey_that_asks_for_another_one_is_repeated_before_blocks_are_read():
-    made = placement()
-    again = made.facts_fixed(FactsFixed(cause="blocks", survey=True, surveys_again=True))
-    assert {(c.survey, made.state.stage) for c in again} == {(True, "surveying")}
-    read = made.facts_fixed(FactsFixed(cause="blocks", survey=True))
-    assert {(c.survey, made.state.stage) for c in read} == {(False, "reading")}
+def dealing(n_blocks: int = 2, **settings: Any) -> tuple[Driver, list[Command]]:
+    """Let A and B read all blocks; return the machine and the first orders of the placement."""
+    driver, commands = reading(n_blocks, **settings)
+    for member, blocks in orders(commands).items():
+        for block in blocks:
+            driver.handle(read(member, block), 0.0)
+    return driver, driver.handle(ev.FactsFixed(cause="blocks"), 0.0)
 
 
-def placement() -> InitialPlacement:
-    """A and B have read a chunk each, and all members can compute."""
-    made = loading(2)
-    made.start(survey=False)
-    for member, block in ((A, 0), (B, 1)):
-        made.read(read(member, block))
-        made.state.membership.members[member].configured = True
-    state, copies = made.state, ChunkCopies(made.state)
-    state.stage = "dealing"
-    moves, rounds = ChunkMoves(state, copies), Rounds(state)
-    engine = PolicyEngine(state, moves, copies, rounds, rounds.history, ())
-    scheduler = RoundScheduler(state, moves, rounds, engine, lambda member, now_s: [])
-    return InitialPlacement(state, made, moves, rounds, scheduler)
+def test_the_first_round_waits_for_owners_that_compile_their_kernels() -> None:
+    driver, commands = dealing(warms_up=True)
+    assert not starts(commands)
+    driver.handle(arrival(2), 0.0)  # a newcomer without chunks is not waited for
+    assert not starts(driver.handle(ev.Ready(member=A), 0.0))
+    assert starts(driver.handle(ev.Ready(member=B), 0.0))
 
 
-def test_the_first_round_waits_for_owners_that_compile_their_kernels():
-    made = placement()
-    made.state.membership.members[B].configured = False
-    assert made.dealt() == []
-    assert made.unready() == {B}
-    assert made.ready(Ready(member=B))[-1] == StartTrainer()
-    assert made.state.stage == "training"
-
-
-def test_the_first_round_waits_until_every_chunk_has_an_owner():
-    made = placement()
-    made.state.membership.remove(B)
-    made.state.ledger.lose(B)
+def test_chunks_of_a_lost_owner_are_read_again_before_the_first_round() -> None:
+    driver, _ = dealing(warms_up=True)
     chunk = ChunkId("s", 1, 0)
-    assert made.dealt() == [LoadChunks(member=A, chunks=(chunk,))]
-    assert made.dealt() == []
-    made._mobility.loaded(ChunksLoaded(member=A, chunks=(chunk,)))
-    assert made.dealt()[-1] == StartTrainer()
+    driver.handle(ev.Ready(member=A), 0.0)
+    lost = ev.Lost(member=B, reason="closed")
+    assert orders(driver.handle(lost, 0.0), LoadChunks) == {A: (chunk,)}
+    loaded = ev.ChunksLoaded(member=A, chunks=(chunk,), nbytes=1)
+    assert starts(driver.handle(loaded, 0.0))
 
 
-def test_chunks_that_do_not_arrive_stay_with_their_readers_and_the_first_round_begins():
-    made, chunks = placement(), (ChunkId("s", 0, 0), ChunkId("s", 1, 0))
-    hold_s, moves = made.state.settings.hold_s_max, made._mobility
-    moves.move({chunks[0]: B, chunks[1]: A})
-    (order,) = {move.order for chunk, move in moves.moves.items() if chunk == chunks[0]}
-    assert made.ticked(0.0) == []
-    moves.loaded(ChunksLoaded(member=B, chunks=chunks[:1], order=order))
-    assert [made.ticked(at_s) for at_s in (hold_s, 2 * hold_s - 1.0)] == [[], []]
-    assert made.ticked(2 * hold_s)[-1] == StartTrainer()
-    assert [made.state.ledger.owner(chunk) for chunk in chunks] == [B, B]
+def test_chunks_that_do_not_arrive_stay_with_their_readers_and_the_first_round_begins() -> None:
+    driver, commands = dealing(4)
+    given = orders(commands, GiveChunks)
+    assert given == {A: (ChunkId("s", 2, 0),), B: (ChunkId("s", 1, 0),)}
+    hold_s = driver.state.settings.hold_s_max
+    (order,) = (c.order for c in commands if isinstance(c, GiveChunks) and c.member == A)
+    driver.handle(ev.Ticked(), 0.0)
+    loaded = ev.ChunksLoaded(member=B, chunks=given[A], order=order, nbytes=1)
+    driver.handle(loaded, 1.0)
+    for now_s in (hold_s, 2 * hold_s - 1.0):
+        assert not starts(driver.placement.ticked(now_s))
+    assert starts(driver.placement.ticked(2 * hold_s))
+    assert driver.state.ledger.owner(given[B][0]) == B
+
+
+def test_a_member_that_returns_reads_its_chunks_before_a_marked_one_does() -> None:
+    """It was taken for lost, so that the marked one, the only other member, had to read them."""
+    driver, _ = dealing(warms_up=True, members_min=2)
+    driver.handle(ContainerMarked(address="w0", grace_s=5.0, negotiable=True), 0.0)
+    commands = driver.handle(arrival(1), 0.0)
+    assert orders(commands, LoadChunks) == {MemberId(1, 2): (ChunkId("s", 1, 0),)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elasticml.control import job_state
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
-from elasticml.ids import ChunkId, ChunkInfo, ExchangeId, MemberId
+from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import Command, Own, Rewire
 from elasticml.protocol.events import Arrived
 
@@ -38,21 +38,6 @@ def places(commands: list[Command]) -> dict[MemberId, tuple[object, ...]]:
     return {o.member: (o.parent, o.parent_address, o.children, o.generation) for o in orders}
 
 
-def test_neighbours_of_a_lost_member_are_joined_by_an_order_about_a_later_tree():
-    state = chain()
-    assert places(state.relayout()) == {
-        A: (None, "", (B,), 1),
-        B: (A, "w0", (C,), 1),
-        C: (B, "w1", (), 1),
-    }
-    state.membership.remove(B)
-    state.last_exchange, state.closed_exchange = ExchangeId(5), ExchangeId(4)
-    orders = state.heal(B)
-    assert places(orders) == {A: (None, "", (C,), 2), C: (A, "w0", (), 2)}
-    # Exchange 5 is running: what was sent of it to the lost member is sent again.
-    assert {o.done for o in orders if isinstance(o, Rewire)} == {4}
-
-
 def test_members_are_informed_of_their_chunks_when_those_change():
     state = chain()
     assert owned(state.relayout()) == {A: 1, B: 1, C: 1}
@@ -63,19 +48,6 @@ def test_members_are_informed_of_their_chunks_when_those_change():
     state.ledger.move(chunk, B)
     state.stale_layout = True
     assert owned(state.relayout()) == {A: 0, B: 2}
-
-
-def test_a_member_without_chunks_learns_that_when_it_leaves_the_tree():
-    state = chain()
-    state.relayout()
-    (chunk,) = state.ledger.chunks_of(A)
-    state.ledger.hold(B, [chunk])
-    state.ledger.move(chunk, B)
-    state.membership.enter(state.membership.members[A], "spare")
-    state.stale_layout = True
-    commands = state.relayout()
-    assert owned(commands) == {A: 0, B: 2}
-    assert places(commands).keys() == {B, C}
 
 
 def test_leaving_members_are_leaves_of_the_tree():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticml.control import effects as fx
-from elasticml.control.member_machine import BURST_S, HELD_MODELS_MAX, RECONNECTS_MAX, Member
+from elasticml.control.member_machine import HELD_MODELS_MAX, RECONNECTS_MAX, Member
 from elasticml.errors import LocalProtocolError, RemoteProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol import commands as cmd
@@ -40,11 +40,6 @@ def placed(children=()) -> Member:
     return member
 
 
-def test_first_order_makes_it_attach():
-    attach = Attach(parent=PARENT, address="w0", generation=Generation(1), has_model=ExchangeId(0))
-    assert Member(ME).handle(rewire(1), 0.0) == [attach]
-
-
 def test_model_of_a_later_tree_waits_for_its_order():
     member = placed()
     assert member.handle(model(1, generation=2), 0.0) == []
@@ -57,12 +52,6 @@ def test_model_of_a_later_tree_waits_only_at_members_whose_place_has_changed():
         arrived = replace(model(1, generation=2), moved=moved)
         assert bool(member.handle(arrived, 0.0)) == begins
         assert bool(member.handle(rewire(2), 0.0)) != begins
-
-
-def test_model_of_an_earlier_tree_is_computed_at_once():
-    member = placed()
-    member.handle(rewire(2), 0.0)
-    assert member.handle(model(1, generation=1), 0.0) == [Compute(exchange=ExchangeId(1))]
 
 
 def test_held_models_are_computed_in_order_and_the_newest_counts():
@@ -151,10 +140,6 @@ def test_unreachable_parent_is_retried_and_then_reported():
     assert member.handle(fx.ParentLost(peer=PARENT), 0.0) == [fx.Report(event=down)]
 
 
-def test_unreachable_former_parent_is_ignored():
-    assert placed().handle(fx.ConnectFailed(peer=CHILD), 0.0) == []
-
-
 def test_link_to_a_former_parent_is_no_link_to_the_parent():
     member = placed()
     assert member.handle(ev.PeerLinked(peer=CHILD, generation=Generation(1)), 0.0) == []
@@ -211,44 +196,8 @@ def came(order: int, *chunks: ChunkId, states: bool = True, **more) -> fx.Chunks
     return fx.ChunksArrived(source=GIVER, order=order, chunks=chunks, states=known, **more)
 
 
-def stored(member: Member, arrival: fx.ChunksArrived) -> tuple[list[ChunkId], list[ev.Event]]:
-    """Return the chunks whose states a member accepts from a transfer, and its reports."""
-    assert member.handle(arrival, 0.0) == [fx.StoreChunks(arrival=arrival)]
-    commands = member.handle(fx.ChunksStored(arrival=arrival), 0.0)
-    taken = [c for s in commands if isinstance(s, fx.SetStates) for c in s.chunks]
-    return taken, [c.event for c in commands if isinstance(c, fx.Report)]
-
-
 def own(*chunks: ChunkId) -> cmd.Own:
     return cmd.Own(member=ME, generation=Generation(1), chunks=chunks)
-
-
-def test_state_of_an_owned_chunk_is_not_accepted():
-    member = Member(ME, {A, B})
-    member.handle(own(A), 0.0)
-    taken, (report,) = stored(member, came(4, A, B))
-    assert taken == [B]
-    assert report.chunks == (A, B)
-    member.handle(cmd.DropChunks(member=ME, chunks=(A,)), 0.0)
-    assert stored(member, came(5, A))[0] == [A]
-
-
-def test_state_of_an_older_order_is_not_accepted():
-    member = Member(ME, {A, B})
-    assert stored(member, came(8, A))[0] == [A]
-    assert stored(member, came(7, A, B))[0] == [B]
-    assert stored(member, came(9, A, B))[0] == [A, B]
-
-
-def test_complete_parts_of_a_broken_transfer_count():
-    taken, (report,) = stored(Member(ME, {A, C}), came(4, A, B, C, missing=frozenset({B, C})))
-    assert (taken, report.chunks, report.order) == ([A], (A,), 4)
-
-
-def test_state_without_a_body_is_no_move():
-    taken, (failed, loaded) = stored(Member(ME, {A}), came(4, A, B))
-    assert (taken, loaded.chunks) == ([A], (A,))
-    assert (failed.member, failed.target, failed.chunks) == (GIVER, ME, (B,))
 
 
 def test_copies_without_room_are_given_up_and_moves_without_room_end_the_job():
@@ -300,71 +249,6 @@ def copies(order: int, n: int, target: MemberId = GIVER) -> cmd.CopyChunks:
     )
 
 
-def gives(order: int) -> cmd.GiveChunks:
-    return cmd.GiveChunks(member=ME, target=GIVER, address="w", chunks=(A,), order=order)
-
-
-def copy_all(member: Member, order: cmd.CopyChunks, now_s: float) -> float:
-    """Let all bodies of an order leave as soon as they may; return when the last one leaves."""
-    commands = member.handle(order, now_s)
-    while commands:
-        (command,) = commands
-        if isinstance(command, fx.After):
-            now_s += command.seconds
-            commands = member.handle(fx.TimeUp(), now_s)
-        else:
-            commands = member.handle(fx.CopySent(order=order.order), now_s)
-    return now_s
-
-
-@pytest.mark.parametrize("start_s", [0.0, 50.0])
-def test_bodies_are_copied_at_the_rate_of_their_order_after_a_burst(start_s):
-    member = Member(ME)
-    copy_all(member, copies(1, 3), 0.0)
-    seconds = copy_all(member, copies(2, 10), start_s + 1.0) - start_s - 1.0
-    assert seconds == pytest.approx(9 * NBYTES / RATE - BURST_S)
-
-
-def test_no_copy_starts_while_the_member_sends_or_receives_a_move():
-    member = Member(ME)
-    for event in (gives(1), fx.MoveArriving(source=GIVER, order=2)):
-        member.handle(event, 0.0)
-    waiting = copies(3, 1)
-    assert member.handle(waiting, 0.0) == []
-    assert member.handle(fx.GiveSent(order=1), 0.0) == []
-    store, copy = member.handle(came(2, A), 0.0)
-    assert isinstance(store, fx.StoreChunks)
-    assert copy == fx.SendCopy(order=waiting, k=0)
-
-
-def test_move_that_failed_delays_no_copy():
-    member, waiting = Member(ME), copies(2, 1)
-    member.handle(gives(1), 0.0)
-    member.handle(waiting, 0.0)
-    failed = fx.SendFailed(target=GIVER, chunks=(A,), order=1, reason="closed")
-    report, copy = member.handle(failed, 0.0)
-    assert isinstance(report, fx.Report)
-    assert copy == fx.SendCopy(order=waiting, k=0)
-
-
-def test_one_body_at_a_time_is_copied_to_a_target_and_another_one_does_not_wait():
-    member = Member(ME)
-    first, second, other = copies(1, 2), copies(2, 1), copies(3, 1, target=CHILD)
-    sent = [member.handle(order, 0.0) for order in (first, second)]
-    assert sent == [[fx.SendCopy(order=first, k=0)], []]
-    assert member.handle(other, 0.2) == [fx.SendCopy(order=other, k=0)]
-    assert member.handle(fx.CopySent(order=1), 0.3) == [fx.SendCopy(order=first, k=1)]
-    assert member.handle(fx.CopySent(order=1), 0.4) == [fx.SendCopy(order=second, k=0)]
-
-
-def test_order_that_failed_is_not_continued():
-    member = Member(ME)
-    member.handle(copies(1, 5), 0.0)
-    failed = fx.SendFailed(target=GIVER, chunks=(A,), order=1, reason="closed")
-    assert [type(c) for c in member.handle(failed, 9.0)] == [fx.Report]
-    assert member.handle(fx.TimeUp(), 9.0) == []
-
-
 # --- asynchronous jobs ------------------------------------------------------------------------
 
 
@@ -400,12 +284,3 @@ def test_a_whole_list_of_peers_replaces_the_former_one():
 
 
 # --- notices ----------------------------------------------------------------------------------
-
-
-def test_notice_is_reported_and_may_be_withdrawn():
-    member = Member(ME)
-    noticed = ev.Noticed(member=ME, grace_s=5.0, reason="preempted")
-    assert member.handle(noticed, 0.0) == [fx.Report(event=noticed)]
-    assert member.is_leaving
-    member.handle(ev.NoticeWithdrawn(member=ME), 0.0)
-    assert not member.is_leaving

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from elasticml.control.chunk_transfers import ChunkCopies, ChunkMoves
+from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.job_state import JobState
-from elasticml.control.preemption import PreemptionHandler, loss_bytes
-from elasticml.control.rounds import Rounds
+from elasticml.control.membership import MemberRecord
+from elasticml.control.preemption import loss_bytes
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Command, Dismiss, Record
-from elasticml.protocol.events import Arrived
+from elasticml.protocol.commands import Command, Dismiss, Record, ReleaseContainers
 from elasticml.protocol.notices import (
     ContainerEnded,
     ContainerMarked,
@@ -22,38 +20,28 @@ from elasticml.protocol.notices import (
     NodeChanged,
     Reason,
 )
-from tests.pure_world import PureWorld
+from tests.sim.small_jobs import begun
 
 GRACE_S = 10.0
 
 
 class Scene:
-    """Members by slot with chunks of a body of 100 bytes and one example each."""
+    """A driver's machine; members by slot, with chunks of 100 bytes and one example each."""
 
     def __init__(self, chunks: list[int], members_min: int = 1) -> None:
-        self.state = JobState(settings=DriverSettings(members_min=members_min))
-        self.released: list[int] = []
-        self.struck: list[tuple[int, str]] = []
-        copies = ChunkCopies(self.state)
-        self.preemption = PreemptionHandler(
-            state=self.state,
-            chunk_copies=copies,
-            chunk_moves=ChunkMoves(self.state, copies),
-            rounds=Rounds(self.state),
-            release=self._release,
-            strike=self._strike,
-            notice=self._notice,
-        )
-        self.records: list[Record] = []
+        self.driver = Driver(DriverSettings(start_members=99, members_min=members_min), ())
+        self.state = self.driver.state
+        self.story: list[tuple[str, dict[str, Any]]] = []
+        self.commands: list[Command] = []
         for slot, count in enumerate(chunks):
-            self.admit(slot, count)
+            self.join(slot, count)
 
-    def admit(self, slot: int, count: int) -> None:
-        record = self.state.membership.admit(
-            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot), 0.0
+    def join(self, slot: int, count: int = 0) -> None:
+        self.handle(
+            ev.Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot)
         )
+        record = self.record(slot)
         record.configured = True
-        self.preemption.arrived(record, 0.0)
         if count:
             self.state.membership.enter(record, "active")
             ids = [ChunkId("s", slot, k) for k in range(count)]
@@ -61,85 +49,153 @@ class Scene:
 
     def copy(self, slot: int, block: int, ordinal: int) -> None:
         """Let a member hold a copy of another's body."""
-        self.state.ledger.hold(self.id(slot), [ChunkId("s", block, ordinal)])
+        self.state.ledger.hold(self.record(slot).id, [ChunkId("s", block, ordinal)])
 
-    def id(self, slot: int) -> MemberId:
-        return next(m for m in self.state.membership.members if m.slot == slot)
+    def record(self, slot: int) -> MemberRecord:
+        record = self.state.membership.at(f"w{slot}")
+        assert record is not None
+        return record
 
-    def record(self, slot: int) -> Any:
-        return self.state.membership.members[self.id(slot)]
+    def handle(self, event: ev.Event, now_s: float = 0.0) -> None:
+        commands = self.driver.handle(event, now_s)
+        self.commands += commands
+        records = [c.record for c in commands if isinstance(c, Record)]
+        self.story += [(r.event, r.fields_json()) for r in records]
 
-    def _release(self, member: MemberId, now_s: float) -> list[Command]:
-        self.released.append(member.slot)
-        return self._strike(member, "retired", now_s)
+    # --- what happens -----------------------------------------------------------------------------
 
-    def _strike(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
-        record = self.state.membership.remove(member)
-        if record is None:
-            return []
-        self.struck.append((member.slot, self.preemption.reason_of(record, reason)))
-        self.state.ledger.lose(member)
-        return self.preemption.lost(record, reason)
+    def mark(self, slot: int, now_s: float = 0.0, grace_s: float = GRACE_S) -> None:
+        event = ContainerMarked(address=f"w{slot}", grace_s=grace_s, negotiable=True)
+        self.handle(event, now_s)
 
-    def _notice(self, event: ev.Noticed, now_s: float) -> list[Command]:
-        record = self.state.membership.members[event.member]
-        self.state.membership.enter(record, "leaving")
-        record.notice_reason = event.reason
-        record.deadline_s = now_s + event.grace_s
-        return self.preemption.noticed(record)
+    def take(self, slot: int, now_s: float = 0.0, grace_s: float = GRACE_S) -> None:
+        """Mark a container for which no other one will do."""
+        self.handle(ContainerMarked(address=f"w{slot}", grace_s=grace_s), now_s)
 
-    def _note(self, commands: list[Command]) -> list[Command]:
-        self.records += [c for c in commands if isinstance(c, Record)]
-        return commands
-
-    def mark(self, slot: int, now_s: float = 0.0, negotiable: bool = True, **more: Any) -> None:
-        event = ContainerMarked(address=f"w{slot}", grace_s=GRACE_S, negotiable=negotiable, **more)
-        self._note(self.preemption.marked(event, now_s))
-
-    def lift(self, slot: int, why: Literal["withdrawn", "void"] = "withdrawn") -> None:
-        self._note(self.preemption.lifted(MarkLifted(address=f"w{slot}", why=why), 1.0))
+    def lift(self, slot: int, now_s: float = 1.0) -> None:
+        self.handle(MarkLifted(address=f"w{slot}"), now_s)
 
     def tick(self, now_s: float) -> None:
-        self._note(self.preemption.ticked(now_s))
+        """Let time pass; a round has just begun."""
+        self.driver.rounds.round_started_s = now_s
+        self.handle(ev.Ticked(), now_s)
 
-    def end(self, slot: int, reason: Reason) -> list[Command]:
-        event = ContainerEnded(address=f"w{slot}", container="c", reason=reason, status=-102)
-        return self._note(self.preemption.ended(event, 0.0))
+    def lose(self, slot: int, reason: str = "closed") -> None:
+        self.handle(ev.Lost(member=self.record(slot).id, reason=reason))
 
-    def node(self, state: str, *slots: int, grace_s: float = 60.0) -> list[Command]:
+    def fence(self, slot: int) -> None:
+        self.lose(slot, "deadline")
+
+    def notice(self, slot: int, grace_s: float = 1.0) -> None:
+        member = self.record(slot).id
+        self.handle(ev.Noticed(member=member, grace_s=grace_s, reason="terminated"), 2.0)
+
+    def withdraw(self, slot: int) -> None:
+        self.handle(ev.NoticeWithdrawn(member=self.record(slot).id), 3.0)
+
+    def end(self, slot: int, reason: Reason = "preempted") -> None:
+        self.handle(ContainerEnded(address=f"w{slot}", container="c", reason=reason, status=-102))
+
+    def node(self, state: str, *slots: int, grace_s: float = 60.0) -> None:
         addresses = tuple(f"w{slot}" for slot in slots)
-        event = NodeChanged(node="n", state=state, grace_s=grace_s, addresses=addresses)
-        return self._note(self.preemption.node(event, 0.0))
+        self.handle(NodeChanged(node="n", state=state, grace_s=grace_s, addresses=addresses))
+
+    # --- what is to be seen -----------------------------------------------------------------------
 
     def leaving(self) -> list[int]:
         return sorted(r.id.slot for r in self.state.membership.stage("leaving"))
 
+    def lost(self) -> list[tuple[str, str]]:
+        return [(fields["member"], fields["reason"]) for fields in self.events("MemberLost")]
+
     def events(self, name: str) -> list[dict[str, Any]]:
-        return [r.record.fields_json() for r in self.records if r.record.event == name]
+        return [fields for event, fields in self.story if event == name]
 
 
-def test_cost_counts_states_and_bodies_without_another_remaining_holder():
+def after(chunks: list[int], steps: str, members_min: int = 1) -> Scene:
+    """Let things happen: each step is a method of a scene and its numbers."""
+    scene = Scene(chunks, members_min)
+    for step in steps.split(", "):
+        what, *numbers = step.split()
+        getattr(scene, what)(*(float(n) if "." in n else int(n) for n in numbers))
+    return scene
+
+
+def test_cost_counts_states_and_bodies_without_another_remaining_holder() -> None:
     scene = Scene([2, 1, 1])
     scene.copy(1, 0, 0)
-    assert [loss_bytes(scene.state, scene.id(slot)) for slot in range(3)] == [116, 108, 108]
+    assert [loss_bytes(scene.state, scene.record(k).id) for k in range(3)] == [116, 108, 108]
     scene.state.membership.enter(scene.record(1), "leaving")
-    assert loss_bytes(scene.state, scene.id(0)) == 216
+    assert loss_bytes(scene.state, scene.record(0).id) == 216
 
 
-def test_spare_member_is_released_at_once_and_the_marked_one_stays():
-    scene = Scene([2, 2, 0])
-    scene.mark(0)
-    assert (scene.released, scene.leaving()) == ([2], [])
-    assert scene.struck == [(2, "released")]
-    event_record = scene.events("Reclaimed")[0]
-    assert (event_record["marked"], event_record["given"], event_record["grace_s"]) == (
-        "0.1",
-        "2.1",
-        GRACE_S,
-    )
+#: By what it shows: chunks of the members, what happens, and who is leaving then.
+LEAVING: dict[str, tuple[list[int], str, list[int]]] = {
+    "among equals the marked one itself is released": ([2, 2, 2], "mark 1", [1]),
+    "a mark without a substitute is left to the resource manager": ([2, 2, 2], "take 1", [1]),
+    "several marks release the cheapest members": ([4, 1, 3, 2], "mark 0, mark 1", [1, 3]),
+    "too late for a substitute the marked one leaves": ([2, 1, 2], "mark 0, tick 5.0", [0]),
+    "before that the substitute leaves": ([2, 1, 2], "mark 0, tick 4.9", [1]),
+    "a withdrawn mark lets the substitute stay": ([2, 1, 2], "mark 0, lift 0", []),
+    "when one mark is withdrawn the costliest substitute stays": (
+        [4, 1, 3, 2],
+        "mark 0, mark 2, lift 0",
+        [1],
+    ),
+    "when both are all stay": ([4, 1, 3, 2], "mark 0, mark 2, lift 0, lift 2", []),
+    "a repeated mark releases no further member": ([2, 1, 2], "mark 0, mark 0 1.0", [1]),
+    "another is chosen when the first was fenced but lives": (
+        [3, 1, 2],
+        "mark 0, fence 1, tick 1.0",
+        [2],
+    ),
+    "no further one is chosen when the substitute dies": (
+        [3, 1, 2],
+        "mark 0, lose 1, tick 10.0",
+        [],
+    ),
+    "the substitute stays when the marked one dies first": ([3, 1, 2], "mark 0, lose 0", []),
+    "the substitute stays when the marked one gives notice": ([3, 1, 2], "mark 0, notice 0", [0]),
+    "a killed member needs no substitute": ([4, 1, 2], "mark 0, end 0", []),
+    "a container without a member costs nothing": ([2, 1], "mark 7", []),
+    # A marked member was released for another one; its loss satisfied both marks, the substitute
+    # of the first stayed, and the resource manager killed the other one.
+    "two marks need two containers": ([4, 1, 1], "mark 0, mark 2", [1, 2]),
+    "one container answers one mark": ([4, 1, 1], "mark 0, mark 2, lose 2", [1]),
+    "a victim leaves though its notice is withdrawn": (
+        [2, 2, 2],
+        "mark 1, notice 1, withdraw 1",
+        [1],
+    ),
+    "an end that is put off stops the drain": ([2, 2, 2], "take 0, take 0 1.0 3600.0", []),
+    "an end that is far is waited for": ([2, 2, 2], "take 0 0.0 120.0, tick 60.0", []),
+    "and is no reason to leave once it is withdrawn": (
+        [2, 2, 2],
+        "take 0 0.0 120.0, tick 60.0, lift 0 61.0, tick 119.0",
+        [],
+    ),
+}
 
 
-def test_member_whose_bodies_others_have_is_released_for_the_marked_one():
+@pytest.mark.parametrize("name", LEAVING)
+def test_who_leaves_for_a_mark(name: str) -> None:
+    chunks, steps, leaving = LEAVING[name]
+    assert after(chunks, steps).leaving() == leaving
+
+
+def test_a_spare_member_is_released_at_once_and_the_marked_one_stays() -> None:
+    scene = after([2, 2, 0], "mark 0")
+    assert (scene.leaving(), scene.lost()) == ([], [("2.1", "released")])
+    assert [c.members for c in scene.commands if isinstance(c, ReleaseContainers)] == [
+        (MemberId(2, 1),)
+    ]
+    (reclaimed,) = scene.events("Reclaimed")
+    assert (reclaimed["marked"], reclaimed["given"], reclaimed["grace_s"]) == ("0.1", "2.1", 10.0)
+    scene.lift(0)  # too late: nothing is restored
+    assert (scene.leaving(), scene.lost()) == ([], [("2.1", "released")])
+
+
+def test_a_member_whose_bodies_others_have_is_released_for_the_marked_one() -> None:
     scene = Scene([2, 2, 2])
     for ordinal in range(2):
         scene.copy(0, 1, ordinal)
@@ -147,209 +203,115 @@ def test_member_whose_bodies_others_have_is_released_for_the_marked_one():
     assert scene.leaving() == [1]
     record = scene.record(1)
     assert (record.is_retiring, record.is_victim, record.deadline_s) == (True, True, None)
-    assert scene.record(2).stage == "active"
     assert scene.events("Reclaimed")[0]["cost_bytes"] == 16
 
 
-def test_among_equals_the_marked_one_itself_is_released_as_soon_as_it_is_empty():
+@pytest.mark.parametrize(("step", "is_retiring"), [("mark 1", True), ("take 1", False)])
+def test_a_marked_member_without_substitute_has_until_its_end(step: str, is_retiring: bool) -> None:
     # On a real YARN three were marked, one was released for another and two waited for their end:
     # the one that was to survive was killed with one of the two.
-    scene = Scene([2, 2, 2])
-    scene.mark(1)
-    assert scene.leaving() == [1]
-    record = scene.record(1)
-    assert (record.is_retiring, record.deadline_s) == (True, GRACE_S)
+    record = after([2, 2, 2], step).record(1)
+    assert (record.is_retiring, record.deadline_s) == (is_retiring, GRACE_S)
 
 
-def test_a_mark_without_a_substitute_is_left_to_the_resource_manager():
-    scene = Scene([2, 2, 2])
-    scene.mark(1, negotiable=False)
-    assert scene.leaving() == [1]
-    record = scene.record(1)
-    assert (record.is_retiring, record.deadline_s) == (False, GRACE_S)
-
-
-def test_several_marks_release_the_cheapest_members():
-    scene = Scene([4, 1, 3, 2])
-    scene.mark(0)
-    scene.mark(1)
-    assert scene.leaving() == [1, 3]
-    assert scene.record(0).stage == "active"
-
-
-def test_member_that_a_policy_releases_substitutes_a_marked_one():
+def test_a_member_that_a_policy_releases_substitutes_a_marked_one() -> None:
     scene = Scene([1, 2, 2])
     scene.state.membership.enter(scene.record(2), "leaving")
     scene.record(2).is_retiring = True
     scene.mark(0)
-    assert scene.leaving() == [2]
-    assert not scene.record(2).is_victim
+    assert (scene.leaving(), scene.record(2).is_victim) == ([2], False)
     assert scene.events("Reclaimed")[0]["given"] == "2.1"
 
 
-def test_releases_respect_the_minimum_of_members():
-    scene = Scene([2, 1], members_min=2)
-    scene.mark(0)
+def test_releases_respect_the_minimum_of_members() -> None:
+    scene = after([2, 1], "mark 0", members_min=2)
     assert scene.leaving() == []
     assert scene.events("Reclaimed")[0]["given"] is None
-    scene.admit(2, 0)
+    assert after([2, 1], "mark 0, tick 5.0", members_min=2).leaving() == [0]
+    scene.join(2)
     scene.tick(1.0)
-    assert scene.released == [2]
+    assert scene.lost() == [("2.1", "released")]
 
 
-def test_in_a_job_at_its_minimum_the_marked_member_leaves_when_its_time_is_near():
+def test_what_is_reported_when_the_marked_one_leaves_in_place_of_its_substitute() -> None:
+    scene = after([2, 1, 2], "mark 0, tick 5.0")
+    assert [fields["member"] for fields in scene.events("MemberKept")] == ["1.1"]
+    (noticed,) = scene.events("MemberNoticed")
+    assert (noticed["member"], noticed["grace_s"], noticed["reason"]) == ("0.1", 5.0, "preempted")
+    kept, marked = scene.record(1), scene.record(0)
+    assert (kept.stage, kept.is_retiring, marked.deadline_s) == ("active", False, GRACE_S)
+
+
+def test_a_marked_scheduler_costs_the_cheapest_member_at_any_time() -> None:
     scene = Scene([2, 1], members_min=2)
-    scene.mark(0)
-    scene.tick(GRACE_S / 2)
-    assert scene.leaving() == [0]
-
-
-def test_too_late_for_a_substitute_the_marked_one_leaves_and_the_other_stays():
-    scene = Scene([2, 1, 2])
-    scene.mark(0)
-    assert scene.leaving() == [1]
-    scene.tick(GRACE_S / 2)
-    assert scene.leaving() == [0]
-    assert (scene.record(1).stage, scene.record(1).is_retiring) == ("active", False)
-    assert scene.record(0).deadline_s == GRACE_S
-    (kept,) = scene.events("MemberKept")
-    assert (kept["round"], kept["member"]) == (0, "1.1")
-
-
-def test_a_strict_mark_is_a_notice():
-    scene = Scene([2, 1])
-    scene.mark(0, negotiable=False)
-    assert scene.leaving() == [0]
-    assert scene.events("MemberNoticed")[0]["reason"] == "preempted"
-
-
-def test_withdrawn_mark_lets_the_substitute_stay():
-    scene = Scene([2, 1, 2])
-    scene.mark(0)
-    scene.lift(0)
-    assert scene.leaving() == []
-    assert not scene.record(0).is_marked
-    assert not scene.record(1).is_victim
-
-
-def test_when_one_mark_is_withdrawn_the_costliest_substitute_stays():
-    scene = Scene([4, 1, 3, 2])
-    scene.mark(0)
-    scene.mark(2)
-    assert scene.leaving() == [1, 3]
-    scene.lift(0)
-    assert scene.leaving() == [1]
-    scene.lift(2)
-    assert scene.leaving() == []
-
-
-def test_withdrawal_after_the_release_restores_nothing():
-    scene = Scene([2, 2, 0])
-    scene.mark(0)
-    scene.lift(0)
-    assert (scene.released, scene.leaving(), scene.preemption.assignments) == ([2], [], {})
-
-
-def test_the_story_says_why_a_mark_was_lifted():
-    scene = Scene([2, 2, 0])
-    scene.mark(0)
-    scene.lift(0, why="void")
-    assert scene.events("ReclaimLifted")[0]["why"] == "void"
-
-
-def test_repeated_mark_releases_no_further_member():
-    scene = Scene([2, 1, 2])
-    scene.mark(0)
-    scene.mark(0, 1.0)
-    assert scene.leaving() == [1]
-
-
-def test_another_substitute_is_chosen_when_the_first_was_fenced_but_lives():
-    scene = Scene([3, 1, 2])
-    scene.mark(0)
-    scene._strike(scene.id(1), "deadline", 0.0)
-    scene.tick(1.0)
-    assert scene.leaving() == [2]
-
-
-def test_no_further_member_is_released_when_the_substitute_dies():
-    scene = Scene([3, 1, 2])
-    scene.mark(0)
-    scene._strike(scene.id(1), "closed", 0.0)
-    scene.tick(GRACE_S)
-    assert scene.leaving() == []
-
-
-def test_substitute_stays_when_the_marked_one_dies_first():
-    scene = Scene([3, 1, 2])
-    scene.mark(0)
-    scene._strike(scene.id(0), "closed", 0.0)
-    assert scene.leaving() == []
-    assert scene.struck == [(0, "preempted")]
-
-
-def test_substitute_stays_when_the_marked_one_announces_its_end():
-    scene = Scene([3, 1, 2])
-    scene.mark(0)
-    notice = ev.Noticed(member=scene.id(0), grace_s=1.0, reason="terminated")
-    scene._notice(notice, 2.0)
-    assert scene.leaving() == [0]
-
-
-def test_a_marked_scheduler_costs_the_cheapest_member_at_any_time():
-    scene = Scene([2, 1], members_min=2)
-    event = ContainerMarked(address="scheduler", grace_s=4.0, negotiable=True, essential=True)
-    scene.preemption.marked(event, 0.0)
-    assert scene.leaving() == [1]
+    mark = ContainerMarked(address="scheduler", grace_s=4.0, negotiable=True, essential=True)
+    scene.handle(mark)
     scene.tick(3.9)
     assert scene.leaving() == [1]
 
 
-def test_a_container_without_a_member_costs_nothing():
-    scene = Scene([2, 1])
-    scene.mark(7)
-    assert scene.leaving() == []
-    scene.admit(7, 0)
+def test_a_newcomer_on_a_marked_container_is_marked_until_the_mark_ends() -> None:
+    scene = after([2, 1], "mark 7, join 7")
     assert scene.record(7).is_marked
+    scene.lift(7)
+    assert not scene.record(7).is_marked
+    assert scene.events("ReclaimLifted")[0]["why"] == "withdrawn"
 
 
-def test_loss_has_the_containers_reason_if_it_is_known_before():
-    scene = Scene([2, 1])
-    commands = scene.end(0, "memory")
-    assert scene.struck == [(0, "memory")]
-    assert [c.reason for c in commands if isinstance(c, Dismiss)] == ["released"]
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ("mark 0, lose 0", "preempted"),
+        ("mark 0, fence 0", "deadline"),
+        ("notice 0, lose 0", "terminated"),
+        ("end 0", "preempted"),
+        ("lose 0, end 0", "closed"),
+    ],
+)
+def test_a_loss_has_the_reason_of_its_container_if_that_is_known_before(
+    steps: str, reason: str
+) -> None:
+    *before, last = steps.split(", ")
+    scene = after([2, 1, 1], before[0]) if before else Scene([2, 1, 1])
+    if last == "end 0" and before:
+        scene.handle(ContainerEnded(address="w0", container="c", reason="killed", status=-102))
+        (ended,) = scene.events("ContainerEnded")
+        assert (ended["member"], ended["reason"], ended["status"]) == ("0.1", "killed", -102)
+    else:
+        getattr(scene, last.split()[0])(0)
+    assert scene.lost()[0] == ("0.1", reason)
 
 
-def test_late_exit_status_is_reported_with_its_member():
-    scene = Scene([2, 1])
-    former = scene.id(0)
-    scene._strike(former, "closed", 0.0)
-    scene.end(0, "killed")
-    event_record = scene.events("ContainerEnded")[0]
-    assert (event_record["member"], event_record["reason"], event_record["status"]) == (
-        str(former),
-        "killed",
-        -102,
-    )
-    assert scene.struck == [(0, "closed")]
+@pytest.mark.parametrize(("chunks", "reason"), [(2, "closed"), (0, "retired")])
+def test_a_retired_worker_that_is_lost_before_it_is_empty_is_a_loss(
+    chunks: int, reason: str
+) -> None:
+    """One that was joining, and had nothing to give away, is none."""
+    scene = Scene([2, chunks])
+    scene.handle(ContainerMarked(address="w1", grace_s=60.0, reason="retired"))
+    if chunks:
+        assert [fields["reason"] for fields in scene.events("MemberNoticed")] == ["retired"]
+        scene.lose(1)
+    assert scene.lost() == [("1.1", reason)]
 
 
-def test_losses_detected_by_a_deadline_keep_their_reason():
-    scene = Scene([2, 1, 1])
-    scene.mark(0)
-    scene._strike(scene.id(0), "deadline", 0.0)
-    assert scene.struck == [(0, "deadline")]
+def test_a_worker_whose_container_has_ended_must_not_return() -> None:
+    scene = after([2, 1], "end 0")
+    (dismiss,) = (c for c in scene.commands if isinstance(c, Dismiss))
+    assert (dismiss.reason, dismiss.is_final) == ("released", True)
 
 
-def test_all_members_of_a_decommissioned_node_leave_or_stay_if_it_returns():
+def test_all_members_of_a_decommissioned_node_leave_or_stay_if_it_returns() -> None:
     scene = Scene([2, 1, 1])
     scene.node("decommissioning", 0, 2)
     assert scene.leaving() == [0, 2]
     scene.node("running", 0, 2)
     assert scene.leaving() == []
+    scene.node("lost", 0, 2)
+    assert scene.lost() == [("0.1", "node"), ("2.1", "node")]
 
 
-def test_another_victim_is_chosen_when_the_first_one_s_notice_is_withdrawn():
+def test_another_victim_is_chosen_when_the_first_one_s_notice_is_withdrawn() -> None:
     # It had been chosen because it left anyway; it stayed, undrained, until its container ended.
     scene = Scene([2, 1, 1])
     scene.node("decommissioning", 0)
@@ -362,155 +324,38 @@ def test_another_victim_is_chosen_when_the_first_one_s_notice_is_withdrawn():
 
 
 @pytest.mark.parametrize(("grace_s", "deadline_s"), [(60.0, GRACE_S), (3.0, 3.0)])
-def test_the_earlier_of_two_deadlines_counts(grace_s, deadline_s):
+def test_the_earlier_of_two_deadlines_counts(grace_s: float, deadline_s: float) -> None:
     scene = Scene([2, 1])
     scene.node("decommissioning", 0, grace_s=grace_s)
-    scene.mark(0, negotiable=False)
+    scene.take(0)
     assert scene.record(0).deadline_s == deadline_s
 
 
-def test_members_of_a_lost_node_are_lost():
-    scene = Scene([2, 1, 1])
-    scene.node("lost", 0, 2)
-    assert scene.struck == [(0, "node"), (2, "node")]
-
-
-# --- the whole machine ----------------------------------------------------------------------------
-
-
-def world(n: int = 3, **settings: Any) -> PureWorld:
-    made = PureWorld(
-        DriverSettings(**{"start_members": n, "n_blocks": 2, "topology": "star", **settings})
-    )
-    for _ in range(n):
-        made.join()
-    while not any(r.event == "RoundEnded" for r in made.story):
-        assert made.step(0)
-    return made
-
-
-def events_of(made: PureWorld, event: str) -> list[dict[str, Any]]:
-    return [r.fields_json() for r in made.story if r.event == event]
-
-
-def test_substitute_is_emptied_and_its_container_released():
-    made = world()
-    members = made.driver.state.membership
-    # The fullest one is marked: another one has less to send.
-    fewest = min(members.members, key=lambda m: loss_bytes(made.driver.state, m))
-    marked = next(r for r in members.members.values() if r.id != fewest)
-    ledger = made.driver.state.ledger
-    extra = sorted(ledger.owned[fewest])[0]
-    ledger.hold(marked.id, [extra])
-    made.workers[marked.address].held.add(extra)
-    made.mark(marked.address, 60.0, negotiable=True)
-    made.run(lambda k: 0)
-    assert made.given_back == [fewest]
-    lost = [(r["member"], r["reason"], r["chunks"]) for r in events_of(made, "MemberLost")]
-    assert lost == [(str(fewest), "released", 0)]
-    assert events_of(made, "ChunksAbsent") == []
-    assert marked.address in made.workers
-
-
-def test_marked_member_that_leaves_is_not_released_and_its_loss_is_a_pre_emption():
-    made = world()
-    name = sorted(made.workers)[0]
-    made.mark(name, 20.0, negotiable=False)
-    made.run(lambda k: 0)
-    assert made.given_back == []
-    assert [r["reason"] for r in events_of(made, "MemberLost")] == ["preempted"]
-    assert events_of(made, "ChunksAbsent") == []
-
-
-def test_retired_worker_is_emptied_and_its_member_counts_as_retired():
-    made = world()
-    name = sorted(made.workers)[0]
-    made.mark(name, 60.0, negotiable=False, reason="retired")
-    made.run(lambda k: 0)
-    assert made.given_back == []  # Dask closes its worker
-    (lost,) = events_of(made, "MemberLost")
-    assert (lost["reason"], lost["chunks"]) == ("retired", 0)
-    assert [r["reason"] for r in events_of(made, "MemberNoticed")] == ["retired"]
-
-
-def test_a_worker_that_is_retired_while_it_joins_is_no_loss():
-    made = world()
-    name = made.join("late")
-    made.mark(name, 60.0, negotiable=False, reason="retired")
-    made.settle(lambda key: made.life(name).name in key)
-    made.kill(name)
-    made.run(lambda k: 0)
-    lost = [r["reason"] for r in events_of(made, "MemberLost") if r["member"] == "3.1"]
-    assert lost == ["retired"]
-
-
-def test_loss_of_a_member_before_it_is_emptied_is_no_retirement():
-    made = world()
-    name = sorted(made.workers)[0]
-    made.mark(name, 60.0, negotiable=False, reason="retired")
-    made.kill(name)
-    made.run(lambda k: 0)
-    (lost,) = events_of(made, "MemberLost")
-    assert lost["chunks"] > 0
-    assert lost["reason"] != "retired"
-
-
-def test_newcomer_on_a_marked_container_gets_nothing_until_the_mark_ends():
-    made = world()
-    made.mark("new", 60.0, negotiable=True)
-    made.join("new")
-    while len(events_of(made, "RoundEnded")) < 2:
-        assert made.step(0)
-    assert made.driver.state.ledger.rows_of(made.life("new").me) == 0
-    made.lift("new")
-    made.run(lambda k: 0)
-    assert [r["member"] for r in events_of(made, "MemberActive")].count(
-        str(made.life("new").id)
-    ) == 1
-
-
-def test_one_container_answers_one_mark():
-    # A marked member was released for another one; its loss satisfied both marks, the substitute of
-    # the first stayed, and the resource manager killed the other one.
-    scene = Scene([4, 1, 1])
-    scene.mark(0)
-    scene.mark(2)
-    assert scene.leaving() == [1, 2]
-    scene._strike(scene.id(2), "retired", 1.0)
-    assert scene.leaving() == [1]
-    assignments = scene.preemption.assignments
-    assert (assignments["w0"].is_met, assignments["w2"].is_met) == (False, True)
-    scene._strike(scene.id(1), "retired", 1.0)
-    assert assignments["w0"].is_met
-    assert scene.record(0).stage == "active"
-
-
-def test_a_killed_member_needs_no_substitute():
-    scene = Scene([4, 1, 2])
-    scene.mark(0)
-    assert scene.leaving() == [1]
-    scene.end(0, "preempted")
-    assert scene.leaving() == []
-
-
 @pytest.mark.parametrize(
-    ("bytes_per_s", "round_s", "begin_s"),
-    [(1e6, 0.0, 54.0), (54.0, 0.0, 36.0), (1e6, 20.0, 34.0)],
-    ids=["at once", "slow moves", "long rounds"],
+    ("moved_bytes_per_s", "begin_s"), [(1e6, 54.0), (54.0, 36.0)], ids=["at once", "slow moves"]
 )
-def test_a_drain_that_is_put_off_leaves_time_for_its_moves_and_the_round(
-    bytes_per_s, round_s, begin_s
-):
+def test_a_drain_that_is_put_off_leaves_time_for_its_moves(
+    moved_bytes_per_s: float, begin_s: float
+) -> None:
     scene = Scene([3, 3])  # 324 bytes: bodies and states
-    rounds = scene.preemption._rounds
-    rounds._durations.append(round_s)
-    scene.preemption._chunk_moves.speed.moved("h", 1000 * int(bytes_per_s), 1000.0, 1000.0)
-    mark = ContainerMarked(address="w0", grace_s=60.0, negotiable=False)
-    scene.preemption.marked(mark, 0.0)
+    speed = scene.driver.chunk_moves.speed
+    speed.moved("h", 1000 * int(moved_bytes_per_s), 1000.0, 1000.0)
+    scene.take(0, 0.0, 60.0)
+    assert scene.events("Reclaimed")[0]["given"] is None
     for now_s in (1.0, begin_s - 0.5):
-        rounds.round_started_s = now_s
-        scene.preemption.ticked(now_s)
-        assert scene.record(0).stage == "active"
-    rounds.round_started_s = begin_s + 0.5
-    scene.preemption.ticked(begin_s + 0.5)
-    assert scene.record(0).stage == "leaving"
+        scene.tick(now_s)
+        assert scene.leaving() == []
+    scene.tick(begin_s + 0.5)
+    assert scene.leaving() == [0]
+
+
+def test_a_drain_begins_earlier_where_rounds_are_long() -> None:
+    simulation, driver = begun(exchange=3, simulate={"overhead_s": 20.0})
+    record = driver.state.membership.members[MemberId(0, 1)]
+    now_s = simulation.world.loop.now_s
+    mark = ContainerMarked(address=record.address, grace_s=60.0)
+    driver.handle(mark, now_s)
+    assert (record.stage, record.is_ending) == ("active", True)
+    driver.handle(ev.Ticked(), now_s + 36.0)
+    assert record.stage == "leaving"
+    simulation.close()

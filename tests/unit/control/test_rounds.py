@@ -6,9 +6,9 @@ import pytest
 
 from elasticml.control.driver_settings import DriverSettings, settings_from_record
 from elasticml.control.job_state import JobState
-from elasticml.control.rounds import PACE_S_MIN, UNPLANNED_PACE_S, Rounds
+from elasticml.control.rounds import UNPLANNED_PACE_S, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
-from elasticml.protocol.commands import AddRow, Inject
+from elasticml.protocol.commands import Inject
 from elasticml.protocol.events import Arrived, FaultPerformed
 from elasticml.protocol.job_record import PlannedFault, job_record
 from elasticml.story.history import HistoryRow
@@ -32,14 +32,6 @@ def injected(commands) -> list[Inject]:
     return [c for c in commands if isinstance(c, Inject)]
 
 
-def test_row_gets_the_columns_that_only_the_driver_knows():
-    book = rounds()
-    row = book.finish(HistoryRow({"objective": 0.5}), 1.0)[0]
-    assert isinstance(row, AddRow)
-    assert row.row.columns == {"objective": 0.5, "round": 0, "members": 4, "absent_examples": 0}
-    assert book.state.round == 1
-
-
 def test_gap_taken_at_the_end_of_a_round_is_in_the_next_ones_row():
     book = rounds()
     book.finish(
@@ -55,13 +47,6 @@ def test_gap_taken_at_the_end_of_a_round_is_in_the_next_ones_row():
     assert not {"next_gap", "next_gap_is_bound"} & third.keys()
     fourth = book.finish(HistoryRow({"gap": 0.5, "gap_is_bound": False}), 4.0)[0].row.columns
     assert fourth["gap"] == 0.5
-
-
-def test_idle_round_has_the_gap_of_the_waiting_model():
-    book = rounds()
-    book.finish(HistoryRow({"gap": 3.0, "next_gap": 2.0, "next_gap_is_bound": True}), 1.0)
-    idle = book.finish(book.last_row, 2.0, idle=True)[0].row.columns
-    assert (idle["gap"], idle["gap_is_bound"]) == (2.0, True)
 
 
 def test_idle_round_has_no_figures_of_another_model():
@@ -156,12 +141,6 @@ def test_idle_rounds_have_the_pace_of_undisturbed_ones():
     assert book.pace_s() == pytest.approx(0.2)
 
 
-def test_idle_rounds_have_a_fastest_pace():
-    book = rounds(faults=(lose(99),))
-    book.finish(HistoryRow({}), 0.0)
-    assert book.pace_s() == PACE_S_MIN
-
-
 def test_waiting_for_a_cluster_uses_up_rounds_slowly():
     # A job of short rounds ended before the containers that it waited for had come.
     book = rounds()
@@ -172,48 +151,6 @@ def test_waiting_for_a_cluster_uses_up_rounds_slowly():
     for k in range(20):
         book.finish(HistoryRow({}), 130.0 + 30.0 * k)
     assert book.pace_s() == pytest.approx(30.0)
-
-
-def test_loss_waits_for_its_round_and_phase():
-    book = rounds(faults=(lose(1, phase="compute"),))
-    assert book.due_loss("compute") == []
-    book.finish(HistoryRow({}), 1.0)
-    assert book.due_loss("broadcast") == []
-    assert injected(book.due_loss("compute"))[0].members == (MemberId(2, 1), MemberId(3, 1))
-    assert book.due_loss("compute") == []
-
-
-def test_loss_of_a_skipped_round_still_comes():
-    book = rounds(faults=(lose(0, phase="broadcast"),))
-    book.finish(HistoryRow({}), 1.0)
-    assert len(injected(book.due_loss("broadcast"))) == 1
-
-
-def test_slots_select_the_lost_members():
-    book = rounds(faults=(lose(0, slots=(1, 9)),))
-    assert injected(book.due_loss("broadcast"))[0].members == (MemberId(1, 1),)
-
-
-def test_loss_during_loading_takes_spare_members():
-    # Real processes: {round: 0, phase: load, lose: 3} silently killed none. Members are spares
-    # until placement, and only active ones were considered.
-    book = rounds(n_members=3, faults=(lose(0, phase="load"),))
-    for record in book.state.membership.working():
-        book.state.membership.enter(record, "spare")
-    assert injected(book.due_loss("load"))[0].members == (MemberId(1, 1), MemberId(2, 1))
-
-
-def test_more_losses_than_members_mean_all_members():
-    book = rounds(n_members=2, faults=(lose(0, count=7),))
-    assert len(injected(book.due_loss("broadcast"))[0].members) == 2
-
-
-def test_faults_are_injected_one_at_a_time():
-    book = rounds(faults=(lose(0, count=1), lose(0, count=1)))
-    assert len(injected(book.due_loss("broadcast"))) == 1
-    assert book.due_loss("broadcast") == []
-    book.performed(FaultPerformed(kind="lose"))
-    assert len(injected(book.due_loss("broadcast"))) == 1
 
 
 def test_return_is_prepared_at_the_loss_and_awaited_in_its_round():
@@ -248,20 +185,6 @@ def test_return_does_not_wait_beyond_its_round_for_a_phase_that_did_not_occur():
     assert book.due_return() == []
     book.finish(HistoryRow({}), 1.0)
     assert [i.kind for i in injected(book.due_return())] == ["return"]
-
-
-def test_return_that_failed_is_not_waited_for():
-    book = rounds(faults=(PlannedFault(round=0, kind="return", count=2),))
-    book.due_return()
-    book.performed(FaultPerformed(kind="return", error="no workers"))
-    assert (book.injecting, book.expected) == (False, None)
-
-
-def test_end_of_preparations_ends_no_other_fault():
-    book = rounds(faults=(lose(0),))
-    book.due_loss("broadcast")
-    book.performed(FaultPerformed(kind="prepare"))
-    assert book.injecting
 
 
 def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():

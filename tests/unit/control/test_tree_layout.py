@@ -21,10 +21,6 @@ def members(n: int) -> list[MemberId]:
     return [MemberId(slot, 1) for slot in range(n)]
 
 
-def test_star_attaches_all_members_to_the_root():
-    assert set(layout(members(20), "star", 2).values()) == {None}
-
-
 @pytest.mark.parametrize(
     ("n", "n_hosts", "is_star"),
     [(STAR_MEMBERS_MAX, 1, True), (STAR_MEMBERS_MAX + 1, 1, False), (3, 2, False)],
@@ -50,11 +46,6 @@ def test_tree_is_filled_level_by_level_in_the_given_order(fan_out):
     assert full == [fan_out ** (k + 1) for k in range(len(full))]
 
 
-def test_tree_with_fan_out_one_is_a_chain():
-    a, b, c = members(3)
-    assert layout([a, b, c], "tree", 1) == {a: None, b: a, c: b}
-
-
 def test_children_of_a_lost_member_go_to_its_parent():
     a, b, c, d = members(4)
     parents = {a: None, b: a, c: b, d: b}
@@ -76,10 +67,6 @@ def test_the_loss_of_the_last_child_leaves_its_parent_without_any():
     take_out(parents, below, a)
     take_out(parents, below, c)
     assert below == {None: []}
-
-
-def test_children_are_listed_for_the_root_even_when_there_are_none():
-    assert children({}) == {None: []}
 
 
 @pytest.mark.parametrize("fan_out", [1, 2, 3])

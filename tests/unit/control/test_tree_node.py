@@ -79,41 +79,6 @@ def test_model_goes_to_attached_children_only_and_the_own_share_is_computed():
     ]
 
 
-def test_child_that_attaches_late_gets_the_model_then():
-    node = member([A])
-    place(node, 2, [A, B])
-    node.begin(ExchangeId(1), keep=False)
-    assert node.attached(B, ExchangeId(0)) == [ForwardModel(exchange=ExchangeId(1), to=B)]
-
-
-def test_child_that_has_the_model_does_not_get_it_again():
-    node = member([A])
-    node.begin(ExchangeId(1), keep=False)
-    assert node.attached(A, ExchangeId(1)) == []
-
-
-def test_child_whose_share_has_arrived_does_not_get_the_model():
-    node = member([A])
-    node.begin(ExchangeId(1), keep=False)
-    node.partial(partial(A, B))
-    place(node, 2, [B])
-    assert node.attached(B, ExchangeId(0)) == []
-
-
-def test_unknown_child_that_attaches_is_served_once_it_is_in_the_tree():
-    node = member()
-    node.begin(ExchangeId(1), keep=False)
-    assert node.attached(A, ExchangeId(0)) == []
-    assert ForwardModel(exchange=ExchangeId(1), to=A) in place(node, 2, [A])
-
-
-def test_second_copy_of_a_model_does_nothing():
-    node = member([A])
-    node.begin(ExchangeId(2), keep=False)
-    assert node.begin(ExchangeId(2), keep=False) == []
-    assert node.begin(ExchangeId(1), keep=False) == []
-
-
 def test_sum_is_sent_when_the_own_share_and_every_child_have_arrived():
     node = member([A, B])
     node.begin(ExchangeId(1), keep=False)
@@ -134,57 +99,12 @@ def test_nothing_is_sent_before_the_parent_is_linked():
     assert node.parent_linked(PARENT) == [sent(PARENT, ME.bit, [], "5")]
 
 
-def test_result_of_another_exchange_is_not_used_for_this_one():
-    node = member()
-    node.begin(ExchangeId(2), keep=False)
-    assert node.computed(ExchangeId(1)) == []
-    assert len(node.computed(ExchangeId(2))) == 1
-
-
-def test_root_delivers_the_sum():
-    node = root([A, B])
-    node.begin(ExchangeId(1), keep=False)
-    node.partial(partial(B))
-    assert node.partial(partial(A)) == [
-        Gathered(
-            exchange=ExchangeId(1),
-            contributors=Mask(A.bit | B.bit),
-            inputs=(100, 101),
-            order="(0+1)",
-        )
-    ]
-
-
 def test_root_that_loses_its_last_child_delivers_an_empty_sum():
     node = root([A])
     node.begin(ExchangeId(1), keep=False)
     commands = node.rewire(Generation(2), None, "", [], ExchangeId(0))
     empty = Gathered(exchange=ExchangeId(1), contributors=Mask(0), inputs=(), order="")
     assert commands == [Detach(peer=A), empty]
-
-
-def test_partial_that_arrives_before_its_exchange_is_held():
-    node = member([A])
-    assert node.partial(partial(A)) == []
-    node.begin(ExchangeId(1), keep=False)
-    assert node.waits_for() == []
-
-
-def test_partial_of_a_future_child_is_held_until_the_order_comes():
-    node = member()
-    node.begin(ExchangeId(1), keep=False)
-    node.partial(partial(A))
-    assert (node.waits_for(), node.gather.covered) == ([], 0)
-    place(node, 2, [A])
-    assert node.waits_for() == []
-    assert node.gather.covered == A.bit
-
-
-def test_held_partial_that_is_outdated_is_refused():
-    node = member()
-    node.partial(partial(A, exchange=1))
-    commands = node.begin(ExchangeId(2), keep=False)
-    assert Refuse(exchange=ExchangeId(1), sender=A, handle=100) in commands
 
 
 def test_early_partials_are_bounded():
@@ -203,13 +123,6 @@ def test_partial_whose_contributors_are_all_counted_is_refused_whole():
         assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=A, handle=7)]
     assert node.refused == 2
     assert node.gather.inputs[A].handle == 100
-
-
-def test_old_partial_is_refused():
-    node = member([A])
-    node.begin(ExchangeId(2), keep=False)
-    old = partial(A, exchange=1, handle=7)
-    assert node.partial(old) == [Refuse(exchange=ExchangeId(1), sender=A, handle=7)]
 
 
 def test_partial_that_overlaps_in_part_is_a_protocol_error():
@@ -281,17 +194,6 @@ def test_partial_of_an_exchange_that_has_ended_is_refused_by_a_parent_of_the_nex
     assert node.partial(partial(B)) == [Refuse(exchange=ExchangeId(1), sender=B, handle=101)]
 
 
-def test_adopting_parent_waits_for_grandchildren_that_the_lost_child_had_not_sent():
-    node = member([A])
-    node.begin(ExchangeId(1), keep=False)
-    node.computed(ExchangeId(1))
-    node.peer_lost(A)
-    assert place(node, 2, [B]) == [Detach(peer=A)]
-    assert node.waits_for() == [B]
-    assert node.attached(B, ExchangeId(1)) == []
-    assert node.partial(partial(B)) == [sent(PARENT, B.bit | ME.bit, [101], "(5+1)")]
-
-
 def test_adopting_parent_counts_grandchildren_once_if_the_lost_child_had_sent_them():
     node = member([A])
     node.begin(ExchangeId(1), keep=False)
@@ -301,14 +203,6 @@ def test_adopting_parent_counts_grandchildren_once_if_the_lost_child_had_sent_th
     again = partial(B, handle=7)
     assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=B, handle=7)]
     assert node.gather.covered == A.bit | B.bit
-
-
-def test_order_of_an_old_generation_does_nothing():
-    node = member([A])
-    assert place(node, 1, [B]) == []
-    place(node, 3, [A])
-    assert place(node, 2, [B]) == []
-    assert (node.children, node.generation) == ({A}, 3)
 
 
 def test_child_with_a_broken_link_gets_nothing_until_it_attaches_again():
@@ -325,12 +219,6 @@ def finish(node: TreeNode, exchange: int, keep: bool) -> list:
     return [c for c in commands if isinstance(c, Forget)]
 
 
-def test_partials_of_an_exchange_that_is_not_kept_are_freed_with_the_next():
-    node = member([A])
-    assert finish(node, 1, keep=False) == []
-    assert finish(node, 2, keep=False) == [Forget(exchange=ExchangeId(1), handles=(10,))]
-
-
 def test_two_kept_exchanges_are_available_for_anchors_during_a_third():
     node = member([A])
     assert finish(node, 1, keep=True) == []
@@ -340,16 +228,6 @@ def test_two_kept_exchanges_are_available_for_anchors_during_a_third():
     assert finish(node, 4, keep=True) == [Forget(exchange=ExchangeId(1), handles=(10,))]
     assert node.kept_handle(ExchangeId(1), A) is None
     assert node.kept_handle(ExchangeId(2), B) is None
-
-
-def test_a_sum_can_be_asked_for_once_it_is_made():
-    node = member([A])
-    finish(node, 1, keep=True)
-    node.begin(ExchangeId(2), keep=True)
-    node.computed(ExchangeId(2))
-    assert [node.has_sum(ExchangeId(e)) for e in (1, 2, 3)] == [True, False, False]
-    node.partial(partial(A, exchange=2))
-    assert node.has_sum(ExchangeId(2))
 
 
 def test_exchange_without_keep_does_not_replace_a_kept_one():
