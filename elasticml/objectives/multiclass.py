@@ -205,13 +205,15 @@ def _softmax_value(z: F64, targets: F64, weights: F64, out: F64) -> Any:
     total = 0.0
     for i in range(z.shape[1]):
         top = _largest(z, i)
+        own = int(targets[i])
+        # ``out`` may be ``z``, which is read before it is written.
+        margin = z[own, i] - top
         powers = 0.0
         for k in range(z.shape[0]):
             out[k, i] = math.exp(z[k, i] - top)
             powers += out[k, i]
         s = weights[i] if weights.size > 0 else 1.0
-        own = int(targets[i])
-        total += s * (math.log(powers) - (z[own, i] - top))
+        total += s * (math.log(powers) - margin)
         for k in range(z.shape[0]):
             out[k, i] *= s / powers
         out[own, i] -= s

@@ -242,6 +242,22 @@ def test_a_member_without_chunks_returns_zeros() -> None:
     np.testing.assert_array_equal(partial["gradient"], np.zeros(7))
 
 
+def test_a_correction_with_several_classes_has_the_loss_of_its_model() -> None:
+    """Its margins and slopes share an array: the loss was of margins that were overwritten.
+
+    After a loss without cached anchors, the estimated objective of a softmax job was off by a tenth
+    of it, and so far outside its bound.
+    """
+    chunks = split_rows(X, np.arange(60) % 3.0, 1, weights=S, chunk_rows=7)[0]
+    solver = BatchGradientSolver({"loss": "logistic", "intercept": False}, facts_of(chunks))
+    w = RNG.normal(size=18)
+    first = ask(solver, chunks, "gradient", {"w": w}, point=0)
+    ask(solver, chunks, "gradient", {"w": 2.0 * w}, point=1)
+    again = ask(solver, chunks, "gradient", {"w": w}, point=0, scratch=True)
+    assert again["loss"] == pytest.approx(float(first["loss"]), rel=1e-13)
+    np.testing.assert_allclose(again["gradient"], first["gradient"], rtol=1e-12)
+
+
 def test_an_unknown_operation_is_a_protocol_error() -> None:
     solver, chunks = make(X)
     with pytest.raises(LocalProtocolError, match="asks for 'spectrum', wanted one of gradient"):
