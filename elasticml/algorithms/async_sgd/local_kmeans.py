@@ -92,6 +92,19 @@ class Rows:
             out[at, indices[part]] = data[part]
         return out
 
+    def squares_to_mean(self, weights: F64) -> F64:
+        """Return the squared distances (n,) of all rows to their weighted mean."""
+        X, indptr, indices, data = self.arrays
+        share = weights / weights.sum()
+        if not self.is_sparse:
+            mean = share @ X
+            squares: F64 = np.square(X - mean).sum(axis=1, dtype=np.float64)
+            return squares
+        sparse = scipy.sparse.csr_matrix((data, indices, indptr), (self.n, self.d))
+        mean = sparse.T @ share
+        products: F64 = sparse @ mean
+        return np.maximum(self.squares - 2.0 * products + float(mean @ mean), 0.0)
+
 
 def sparse_layout(centres: F64) -> tuple[F64, F64]:
     """Lay centres (K, D) out for products with sparse rows.

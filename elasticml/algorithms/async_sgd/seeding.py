@@ -5,7 +5,8 @@ process. The rows drawn depend on the seed and the chunks' ids, not on the owner
 own position in the result, so that the sum over members concatenates them.
 
 Source: Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding" (SODA 2007), each
-centre the best of several candidates; Bahmani and others, "Scalable k-means++" (VLDB 2012).
+centre the best of several candidates; Lattanzi and Sohler, "A better k-means++ algorithm via local
+search" (ICML 2019); Bahmani and others, "Scalable k-means++" (VLDB 2012).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from elasticml.algorithms.async_sgd.checked_singles import (
     relative_error,
     score_four,
     scratch,
+    squared_distance,
     to_single,
 )
 from elasticml.algorithms.async_sgd.local_kmeans import Rows, sparse_layout
@@ -37,8 +39,8 @@ from elasticml.algorithms.async_sgd.seeding_ops import (
     weights_exchange,
 )
 from elasticml.algorithms.base import Exchange, Outcome
-from elasticml.arrays import F32, F64, I32
-from elasticml.compiled import kernel
+from elasticml.arrays import F32, F64, I32, I64
+from elasticml.compiled import kernel, regrouping_kernel
 from elasticml.errors import DataError
 
 
@@ -180,6 +182,100 @@ class _Greedy:
         return centre
 
 
+@regrouping_kernel
+def _swap(
+    rows: F64,
+    weights: F64,
+    centres: F64,
+    uniforms: F64,
+    near: F64,
+    second: F64,
+    fresh: F64,
+    missed: F64,
+    away: F64,
+    who: I64,
+    next_who: I64,
+) -> int:
+    n, n_centres = len(rows), len(centres)
+    swaps, stale = 0, -1
+    for uniform in uniforms:
+        inertia = 0.0
+        for i in range(n):
+            if who[i] == stale or next_who[i] == stale:
+                near[i], second[i] = np.inf, np.inf
+                for k in range(n_centres):
+                    square = squared_distance(rows[i], centres[k])
+                    if square < near[i]:
+                        second[i], next_who[i] = near[i], who[i]
+                        near[i], who[i] = square, k
+                    elif square < second[i]:
+                        second[i], next_who[i] = square, k
+            inertia += weights[i] * near[i]
+        left, drawn = uniform * inertia, 0
+        while drawn < n - 1 and left >= weights[drawn] * near[drawn]:
+            left -= weights[drawn] * near[drawn]
+            drawn += 1
+        for k in range(n_centres):
+            missed[k] = 0.0
+            away[k] = np.sqrt(squared_distance(rows[drawn], centres[k]))
+        with_it = 0.0
+        for i in range(n):
+            # The drawn row is at least this far; if that is farther than the second, it is neither.
+            least = away[who[i]] - np.sqrt(near[i])
+            if least > 0.0 and least * least > second[i]:
+                fresh[i] = np.inf
+            else:
+                fresh[i] = squared_distance(rows[i], rows[drawn])
+            own = min(near[i], fresh[i])
+            with_it += weights[i] * own
+            missed[who[i]] += weights[i] * (min(second[i], fresh[i]) - own)
+        stale = 0
+        for k in range(n_centres):
+            stale = k if missed[k] < missed[stale] else stale
+        if not with_it + missed[stale] < inertia:
+            stale = n_centres
+            continue
+        swaps += 1
+        for j in range(centres.shape[1]):
+            centres[stale, j] = rows[drawn, j]
+        for i in range(n):
+            if who[i] == stale or next_who[i] == stale:
+                continue
+            if fresh[i] < near[i]:
+                second[i], next_who[i] = near[i], who[i]
+                near[i], who[i] = fresh[i], stale
+            elif fresh[i] < second[i]:
+                second[i], next_who[i] = fresh[i], stale
+    return swaps
+
+
+def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
+    """Improve centres by local search: swap them for rows that reduce the inertia.
+
+    For every number in ``uniforms``, from 0 to 1, a row is drawn with probability proportional to
+    weight times squared distance. It replaces the centre whose removal costs least, if this reduces
+    the inertia.
+
+    Parameters
+    ----------
+    rows : ndarray (n, D)
+    weights : ndarray (n,)
+    centres : ndarray (K, D)
+        Modified in place.
+
+    Returns
+    -------
+    int
+        Number of swaps.
+    """
+    n, n_centres = len(rows), len(centres)
+    squares = (np.empty(n), np.empty(n), np.empty(n))
+    by_centre = (np.empty(n_centres), np.empty(n_centres))
+    nearest = (np.full(n, -1), np.full(n, -1))
+    arguments: tuple[Any, ...] = (*squares, *by_centre, *nearest)
+    return int(_swap(rows, weights, centres, uniforms, *arguments))
+
+
 How = Literal["kmeans++", "kmeans||", "sample"]
 Start = Generator[Exchange, Outcome, Mapping[str, F64]]
 
@@ -188,6 +284,9 @@ _ROUNDS: Final = 5
 _OVERSAMPLING: Final = 2.0
 #: Rows of the sample of k-means++, per centre.
 ROWS_EACH: Final = 100
+#: Trial swaps of the local search per centre, and rows that it looks at per centre.
+_SWAPS_EACH: Final = 4
+_SWAP_ROWS_EACH: Final = 30
 #: Candidates for a centre, as a multiple of scikit-learn's ``2 + log K``.
 _TRIALS: Final = 4
 #: Separates these draws from all others with the same seed.
@@ -260,7 +359,9 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     """Choose centres among rows by greedy k-means++.
 
     Candidates are drawn with probability proportional to weight times squared distance. Of
-    ``4 (2 + log K)`` candidates for a centre the one that leaves the least inertia is taken.
+    ``4 (2 + log K)`` candidates for a centre the one that leaves the least inertia is taken. Then
+    rows of a sample replace centres if this reduces its inertia: greedy choices alone can never be
+    revised.
 
     Parameters
     ----------
@@ -287,7 +388,32 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
             _check(done, clusters)
         drawn = np.searchsorted(ends, rng.random(trials) * ends[-1], side="right")
         centres[done] = greedy.choose(rows.dense(np.unique(np.minimum(drawn, rows.n - 1))))
+    some, mass = _coreset(rows, weights, _SWAP_ROWS_EACH * clusters, rng)
+    swap_centres(some, mass, centres, rng.random(_SWAPS_EACH * clusters))
     return centres
+
+
+def _coreset(rows: Rows, weights: F64, size: int, rng: np.random.Generator) -> tuple[F64, F64]:
+    """Draw rows (n, D) and weights (n,) whose inertia is near that of all, far rows included.
+
+    Half of the probability is uniform, half proportional to weight times squared distance from the
+    mean.
+
+    Source: Bachem, Lucic and Krause, "Scalable k-means clustering via lightweight coresets" (KDD
+    2018), Algorithm 1.
+    """
+    if rows.n <= size:
+        return rows.dense(np.arange(rows.n)), weights
+    squares = rows.squares_to_mean(weights) * weights
+    total = squares.sum()
+    chance = 0.5 * weights / weights.sum()
+    chance += 0.5 * squares / total if total > 0.0 else chance
+    drawn, counts = np.unique(
+        np.searchsorted(np.cumsum(chance), rng.random(size) * chance.sum(), side="right"),
+        return_counts=True,
+    )
+    drawn = np.minimum(drawn, rows.n - 1)
+    return rows.dense(drawn), counts * weights[drawn] / (size * chance[drawn])
 
 
 def _parallel(
