@@ -69,7 +69,7 @@ def _potentials_dense(
         Squared distances to the nearest of the centres.
     scores : ndarray (4, P)
         Overwritten.
-    squares : ndarray (n, T)
+    squares : ndarray (n, at least T)
         Squared distances to the candidates.
     out : ndarray (T,)
     """
@@ -160,7 +160,7 @@ class _Greedy:
     def choose(self, candidates: F64) -> F64:
         """Take the candidate (T, D) that leaves the least inertia; return it."""
         rows, after = self._rows, np.empty(len(candidates))
-        squares = self._squares[:, : len(candidates)]
+        squares = self._squares
         arguments: Any
         if rows.is_sparse:
             wide = sparse_layout(candidates)
