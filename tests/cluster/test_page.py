@@ -14,7 +14,7 @@ import elasticml as em
 from elasticml.jobs.handle import page_url
 from elasticml.report.run_page import write_report
 from tests.browser import browser
-from tests.unit.report.fabricate import fabricate_run
+from tests.unit.report.runs import write_elastic_run
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -151,7 +151,7 @@ def test_a_notebook_shows_the_same_job(client: Client) -> None:
 
 
 def test_the_lanes_of_a_report_zoom_and_it_fits_a_phone(tmp_path: Path) -> None:
-    page = write_report(fabricate_run(tmp_path / "r", rounds=30, at=10, back=20))
+    page = write_report(write_elastic_run(tmp_path / "r"))
     picture = (
         "const c = document.querySelector('#lanes-zoom canvas');"
         "return c.style.height ? c.toDataURL() : ''"

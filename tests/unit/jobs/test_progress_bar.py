@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from elasticml.jobs.progress_bar import QUIET_S, ProgressBar
-from tests.unit.report.test_status import STARTED, ended
+from tests.unit.report.test_live import LIMITED, ended
 
 LOST = {"t": 1.0, "event": "MemberLost", "round": 1, "member": "3.1", "reason": "killed"}
 OVER = {"t": 9.0, "event": "JobEnded", "state": "done", "reason": "10 rounds"}
@@ -23,41 +23,41 @@ def printed(batches, *, terminal, step_s=1.0, url=None):
 
 
 def test_a_log_gets_a_line_every_few_seconds_at_most():
-    batches = [[STARTED], *([ended(r, float(r))] for r in range(10)), [OVER]]
+    batches = [[LIMITED], *([ended(r, float(r))] for r in range(10)), [OVER]]
     lines = printed(batches, terminal=False).splitlines()
     assert len(lines) == 1 + 10 // QUIET_S  # after 1 and 6 seconds, and at the end
     assert lines[-1].endswith("done after 9.0 s: 10 rounds")
 
 
 def test_the_end_is_printed_once():
-    lines = printed([[STARTED], [OVER], []], terminal=False, step_s=0.0).splitlines()
+    lines = printed([[LIMITED], [OVER], []], terminal=False, step_s=0.0).splitlines()
     assert len(lines) == 1
 
 
 def test_an_immediate_failure_prints_only_its_error():
     failed = {**OVER, "state": "failed", "reason": "no such label"}
-    assert printed([[STARTED], [failed], []], terminal=False, step_s=0.0) == ""
+    assert printed([[LIMITED], [failed], []], terminal=False, step_s=0.0) == ""
 
 
 def test_a_terminal_shows_lost_members():
-    text = printed([[STARTED], [ended(0, 0.5)], [LOST]], terminal=True)
+    text = printed([[LIMITED], [ended(0, 0.5)], [LOST]], terminal=True)
     assert "round 1: member 3.1 lost (killed)" in text
 
 
 def test_a_log_omits_single_losses():
-    assert "lost" not in printed([[STARTED], [LOST]], terminal=False)
+    assert "lost" not in printed([[LIMITED], [LOST]], terminal=False)
 
 
 def test_a_terminal_shows_membership_decisions_and_not_every_move():
     decided = {"t": 1.0, "event": "PolicyDecided", "round": 1, "policy": "knee", "why": "a knee"}
     values = [{**decided, "suggestion": kind} for kind in ("Retire", "Move")]
-    text = printed([[STARTED], [ended(0, 0.5)], values], terminal=True)
+    text = printed([[LIMITED], [ended(0, 0.5)], values], terminal=True)
     assert text.count("round 1: knee: a knee") == 1
 
 
 def test_the_address_of_the_page_is_printed_once_and_not_for_an_immediate_failure():
-    batches = [[STARTED], *([ended(r, float(r))] for r in range(10)), [OVER]]
+    batches = [[LIMITED], *([ended(r, float(r))] for r in range(10)), [OVER]]
     for terminal in (True, False):
         assert printed(batches, terminal=terminal, url="http://x/elasticml").count("http") == 1
     failed = {**OVER, "state": "failed", "reason": "no such label"}
-    assert printed([[STARTED], [failed]], terminal=False, step_s=0.0, url="http://x") == ""
+    assert printed([[LIMITED], [failed]], terminal=False, step_s=0.0, url="http://x") == ""

@@ -1,13 +1,18 @@
-"""The figures of a running job: their growth record by record, and what of it a viewer gets."""
+"""The status and the figures of a running job: story in, the JSON of the page out."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from elasticml.jobs.progress_bar import status_line, waiting_line
 from elasticml.report.live import COLUMNS, EVENTS_MAX, POINTS_MAX, LiveJob, read_story
 from elasticml.report.panel import panel_html
-from tests.unit.report.fabricate import fabricate
+from elasticml.report.status import JobStatus
+from tests.unit.report.runs import LOSS, RETURN
 
 NAME = "<img src=x onerror=alert(1)>"
 AT = {name: i for i, name in enumerate(COLUMNS)}
@@ -171,12 +176,115 @@ def test_a_panel_escapes_every_name() -> None:
     assert "<svg" in html
 
 
-def test_a_long_run_looks_as_in_its_report() -> None:
-    options = {"members": 14, "rounds": 300, "lose": 7, "at": 100, "back": 200, "seed": 0}
-    made = fabricate(**options, absent="taylor", how="kill", test=True)
-    live = read_story("j", made.records)
-    assert live.status.state == "done"
-    assert (live.lost, live.returned, live.counts()["active"]) == (7, 7, 14)
-    assert live.events[-1].text.startswith("The job ended")
-    absent = [point[AT["round"]] for point in live.points if point[AT["absent"]]]
-    assert (min(absent), max(absent)) == (100, 198)  # every other round is read
+def test_a_long_run_looks_as_in_its_report(elastic: Path) -> None:
+    lines = (elastic / "story.jsonl").read_text().splitlines()
+    live = read_story("j", map(json.loads, lines))
+    figures = live.to_json()
+    assert (figures["state"], figures["note"], figures["examples"]) == ("done", "60 rounds", 700)
+    assert figures["counts"] == [14, 0, 0, 0, 0]
+    cards = {label: (value, small) for label, value, small, _ in figures["cards"]}
+    assert cards["lost"] == ("7", "members; 7 returned")
+    assert (cards["members"], cards["rounds"]) == (("14", ""), ("60", "of at most 60"))
+    assert figures["events"][-1][-1].startswith("The job ended")
+    absent = [point[AT["round"]] for point in figures["points"] if point[AT["absent"]]]
+    assert absent == list(range(LOSS, RETURN))
+    assert sum(slot[4] for slot in figures["slots"]) == 700
+
+
+# --- the status in one line -----------------------------------------------------------------------
+
+LIMITED = {"t": 0.0, "event": "JobStarted", "name": "toy", "spec": {"stop": {"rounds": 10}}}
+
+
+def stopping(**stop: Any) -> dict[str, Any]:
+    return {**LIMITED, "spec": {"stop": stop}}
+
+
+def ended(r: int, t: float, **more: Any) -> dict[str, Any]:
+    row = {"round": r, "objective": 0.5, "objective_kind": "exact", "members": 4}
+    return {"t": t, "event": "RoundEnded", **row, **more}
+
+
+def status_of(*records: dict[str, Any]) -> JobStatus:
+    status = JobStatus(job="toy-1")
+    for record in records:
+        status = status.after(record)
+    return status
+
+
+@pytest.mark.parametrize(
+    ("records", "line"),
+    [
+        (
+            [LIMITED, *({"t": t, "event": "MemberActive"} for t in (0.5, 0.6))],
+            "toy: loading data on 2 members",
+        ),
+        (
+            # Loading does not count towards the pace.
+            [LIMITED, ended(0, 2.0), ended(1, 3.0), ended(2, 4.0)],
+            "toy: round 3/10 | objective 0.5 | 4 members | 7.0 s to go",
+        ),
+        (
+            [stopping(rounds=100, seconds=10.0), ended(0, 1.0), ended(1, 2.0)],
+            "toy: round 2/100 | objective 0.5 | 4 members | 8.0 s to go",
+        ),
+        (
+            [
+                LIMITED,
+                ended(0, 2.0),
+                ended(1, 3.0, objective_kind="estimated", absent_examples=50, stand_ins=1),
+            ],
+            "toy: round 2/10 | objective ~0.5 | 4 members | 50 examples absent | 1 stand-in"
+            " | 8.0 s to go",
+        ),
+        (
+            [stopping(gap=1e-6), ended(0, 1.0, gap=1.0), ended(1, 2.0, gap=1e-3, objective=None)],
+            "toy: round 2 | objective 0.5 | gap 1.0e-03 of 1e-06 (50 %) | 4 members",
+        ),
+        (
+            [stopping(), ended(0, 1.0, gap=0.25, gap_is_bound=True), ended(1, 2.0, gap=None)],
+            "toy: round 2 | objective 0.5 | gap ≤2.5e-01 | 4 members",
+        ),
+        (
+            [
+                stopping(),
+                ended(0, 1.0, gap=1.0),
+                {"t": 3.0, "event": "FinalModel", "gap": 0.001, "objective": 0.4},
+            ],
+            "toy: round 1 | objective 0.4 | gap 1.0e-03 | 4 members",
+        ),
+        *(
+            (
+                [
+                    stopping(),
+                    ended(0, 1.0),
+                    {"t": 75.0, "event": "JobEnded", "state": state, "reason": "as asked"},
+                ],
+                f"toy: round 1 | objective 0.5 | 4 members | {state} after 1:15: as asked",
+            )
+            for state in ("done", "failed", "cancelled")
+        ),
+    ],
+)
+def test_the_status_is_one_line(records: list[dict[str, Any]], line: str) -> None:
+    assert status_line(status_of(*records)) == line
+    assert status_line(status_of(*records), "mine") == line.replace("toy", "mine", 1)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "share"), [([], None), ([0.5], 0.0), ([0.5, 5e-7], 1.0), ([1.0, 2.0], 0.0)]
+)
+def test_the_progress_to_the_target_gap_is_a_fraction(gaps: list[float], share: Any) -> None:
+    rows = [ended(r, r + 1.0, gap=gap) for r, gap in enumerate(gaps)]
+    assert status_of(stopping(rounds=10, gap=1e-6), *rows).gap_share == share
+
+
+def test_a_wait_is_shown_until_it_ends() -> None:
+    waiting = {"t": 12.0, "event": "Waiting", "what": "members", "have": 0, "need": 2}
+    waiting |= {"since_s": 2.0, "remedy": "no worker is connected"}
+    status = status_of(LIMITED, waiting)
+    assert status.waiting is not None
+    assert waiting_line(status.waiting, status.seconds) == (
+        "waiting for members for 0:10: 0 of 2; no worker is connected"
+    )
+    assert status_of(LIMITED, waiting, {"t": 13.0, "event": "WaitEnded"}).waiting is None

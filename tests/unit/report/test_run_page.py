@@ -1,21 +1,34 @@
-"""The report of one run, for runs of every unusual kind."""
+"""The pages of a run, of runs of every unusual kind, and of several runs."""
+
+from __future__ import annotations
 
 import base64
 import csv
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 
 from elasticml.errors import ConfigError
 from elasticml.report import lane_zoom
 from elasticml.report.lanes import KINDS, make_lanes
-from elasticml.report.run_page import rows_to_show, write_report
+from elasticml.report.overlay_page import (
+    choose_rounds,
+    draw,
+    table,
+    text_table,
+    write_overlay,
+)
+from elasticml.report.overlay_plot import overlay_picture, spread, time_picture
+from elasticml.report.run_page import decisions, rows_to_show, write_report
 from elasticml.report.run_reader import read_run
-from elasticml.report.style import DistinctTicks
-from tests.unit.report.fabricate import fabricate_run
+from elasticml.report.style import DistinctTicks, styled
+from elasticml.story.records import record_from_json
+from tests.unit.report.runs import END, LOSS, RETURN, edit_story, edit_summary, write_elastic_run
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -72,32 +85,74 @@ def check(page):
     return result
 
 
-def test_report_is_self_contained_with_its_plots_beside_it(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=40, at=10, back=20)
+def pictures_in(folder):
+    return sorted(path.stem for path in folder.glob("*.png"))
+
+
+def test_the_page_of_a_run_is_self_contained_with_its_plots_beside_it(path):
+    before = dict(mpl.rcParams)
     page = write_report(path)
     result = check(page)
     words = " ".join(result.words)
-    assert "cause:" not in page.read_text()
     assert len(result.labelled) == 5
     for message in (
-        "14 → 7 → 14",
-        "70,000 examples",
-        "stand-in rounds",
-        "7 members lost",
+        "members 14 → 7 → 14 start, fewest, end",
+        "700 examples × 8 features",
+        "lost 7 members",
+        "returned 7 members",
+        "stand-in rounds 20",
+        "rounds 60 60 rounds",
         "finished",
+        "s whole group brought absent chunks back 7 members free, 7 needed",
     ):
-        assert message in words
+        assert message in " ".join(words.split())
+    assert "cause:" not in page.read_text()
     assert "history.csv" in result.links
-    pngs = sorted(p.name for p in path.glob("*.png"))
-    assert pngs == [
-        "auprc.png",
-        "lanes.png",
-        "members.png",
-        "objective-zoom.png",
-        "objective.png",
-    ]
-    assert all((path / p).read_bytes().startswith(b"\x89PNG") for p in pngs)
+    assert pictures_in(path) == ["auprc", "lanes", "members", "objective", "objective-zoom"]
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in path.glob("*.png"))
     assert not list(path.glob(".*"))
+    # The same bytes each time, in the colours of the page, and no setting is left behind.
+    text = page.read_text()
+    assert write_report(path).read_text() == text
+    assert dict(mpl.rcParams) == before
+    drawn = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    assert re.findall(r"(?<!,)#[0-9a-f]{6}\b", drawn) == []
+
+
+def test_the_page_has_certificates_and_the_reasons_of_policies(certified, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(certified, path, ignore=shutil.ignore_patterns("*.png"))
+    edit_history(path, lambda r: r.update(gap_is_bound=str(int(r["round"]) in (1, 5))))
+    edit_story(path, lambda r: r.update(why="a <b>") if r.get("policy") == "knee" else None)
+    page = write_report(path)
+    words = " ".join(" ".join(check(page).words).split())
+    assert re.search(r"\d+ 0\.\d+ s knee gave back 3 members a <b> ", words)
+    assert re.search(r"redeal moved \d+ chunks in \d+ rounds", words)
+    assert "given back 3 members, emptied before" in words
+    assert "What policies decided" in words
+    assert "<td>knee gave back 3 members</td>" in page.read_text()  # in the table of rounds
+    assert re.search(r"<td>≤[\d.]+</td>", page.read_text())
+    assert "upper bound" in page.read_text()
+    expected = ["gap", "gap-time", "lanes", "members", "objective", "objective-zoom"]
+    assert pictures_in(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"suggestion": "Request", "count": 4}, "asked for 4 more"),
+        (
+            {"suggestion": "Tune", "setting": "local_epochs", "value": 0.123456},
+            "set local_epochs to 0.1235",
+        ),
+        ({"suggestion": "Readmit", "group": 1}, "brought absent chunks back"),
+        ({"suggestion": "Replicate", "chunks": 1}, "copied 1 chunk"),
+        ({"suggestion": "Retire", "members": ["0.1"]}, "gave back 1 member"),
+    ],
+)
+def test_every_kind_of_decision_has_its_words(fields, what):
+    record = {"t": 1.0, "event": "PolicyDecided", "round": 1, "policy": "p", "why": "w", **fields}
+    assert [d.what for d in decisions([record_from_json(record)])] == [what]
 
 
 def test_ticks_have_the_digits_that_tell_them_apart():
@@ -107,15 +162,14 @@ def test_ticks_have_the_digits_that_tell_them_apart():
     assert ticks([0.1, 0.2, 0.30000000000000004, 2000.0]) == ["0.1", "0.2", "0.3", "2000"]
 
 
-def test_every_figure_and_column_is_in_the_legend(tmp_path):
-    page = write_report(fabricate_run(tmp_path / "r", rounds=15, at=5, back=10))
-    text = page.read_text()
+def test_every_figure_and_column_is_in_the_legend(elastic):
+    text = (elastic / "report.html").read_text()
     labels = re.findall(r"<dt>(.*?)</dt>", text.partition('class="legend"')[0])
     assert labels
     assert [label for label in labels if not label.startswith('<a href="#word-')] == []
     heads = set(re.findall(r'<th scope="col">(.*?)</th>', text.partition("Table of rounds")[2]))
     explained = set(re.findall(r'<dt id="word-[^"]*">(.*?)</dt>', text))
-    assert heads - explained == set()
+    assert heads - explained <= {"decided"}
 
 
 def lanes_of(page):
@@ -123,64 +177,48 @@ def lanes_of(page):
     return json.loads(data)
 
 
-def test_lanes_to_zoom_have_every_interval_or_a_bounded_number_of_them(tmp_path, monkeypatch):
-    path = fabricate_run(tmp_path / "r", members=4, lose=2, rounds=40, at=10, back=20)
+def test_lanes_to_zoom_have_every_interval_or_a_bounded_number_of_them(path, monkeypatch):
     lanes = make_lanes(read_run(path).records)
     exact = lanes_of(write_report(path))
-    assert [len(row) // 3 for row in exact["lanes"]] == [len(lanes.intervals[k]) for k in range(4)]
+    assert [len(row) // 3 for row in exact["lanes"]] == [len(lanes.intervals[k]) for k in range(14)]
     assert {kind["name"] for kind in exact["kinds"]} == set(KINDS)
-    assert len([mark for mark in exact["marks"] if mark[2] == "×"]) == 2
-    monkeypatch.setattr(lane_zoom, "INTERVALS_MAX", 80)
+    assert len([mark for mark in exact["marks"] if mark[2] == "×"]) == 7
+    monkeypatch.setattr(lane_zoom, "INTERVALS_MAX", 280)
     few = lanes_of(write_report(path))
-    assert sum(len(row) // 3 for row in few["lanes"]) <= 80
+    assert sum(len(row) // 3 for row in few["lanes"]) <= 280
     for row in few["lanes"]:
         assert row[::3] == sorted(row[::3])
         assert row[-2] == pytest.approx(lanes.end_s, abs=1e-3)
 
 
-def test_warnings_of_the_summary_and_long_waits_are_at_the_top(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=15, at=5, back=10)
-    summary = json.loads((path / "summary.json").read_text())
-    summary["notes"] = ["column 'y' is nearly <the> label"]
-    (path / "summary.json").write_text(json.dumps(summary))
-    story = [json.loads(line) for line in (path / "story.jsonl").read_text().splitlines()]
-    for record in story:
-        if record["event"] == "ExchangeEnded":
-            record["compute_s"] = {slot: 1e-4 for slot in record["compute_s"]}
-    (path / "story.jsonl").write_text("".join(json.dumps(r) + "\n" for r in story))
-    top = write_report(path).read_text().partition("</header>")[0]
+def shorten_computing(record):
+    if record["event"] == "ExchangeEnded":
+        record["compute_s"] = {slot: 1e-4 for slot in record["compute_s"]}
+
+
+@pytest.mark.filterwarnings("error")
+def test_warnings_and_long_waits_are_at_the_top_and_names_are_shown_unchanged(path):
+    name, note = '<b>$x_$ & "y"', "column 'y' is nearly <the> label"
+    edit_summary(path, name=name, notes=[note])
+    edit_story(path, shorten_computing)
+    page = write_report(path)
+    assert name in "".join(check(page).words)
+    top = page.read_text().partition("</header>")[0]
     assert "column &#39;y&#39; is nearly &lt;the&gt; label" in top
     assert "About 1 member pays for these data" in top
 
 
-def test_report_is_the_same_bytes_each_time_and_leaves_no_setting_behind(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=15, at=5, back=10)
-    before = dict(mpl.rcParams)
-    first = write_report(path).read_bytes()
-    assert write_report(path).read_bytes() == first
-    assert dict(mpl.rcParams) == before
-
-
-def test_colours_follow_the_page_s_scheme(tmp_path):
-    text = write_report(fabricate_run(tmp_path / "r", rounds=15, at=5, back=10)).read_text()
-    drawn = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
-    left = set(re.findall(r"(?<!,)#[0-9a-f]{6}\b", drawn))
-    assert left == set()
-
-
-def test_page_elsewhere_includes_the_history(tmp_path):
-    path = fabricate_run(tmp_path / "a b", rounds=4, at=1, back=2)
+def test_page_elsewhere_includes_the_history_or_is_refused_in_one_line(path, tmp_path):
     page = write_report(path, tmp_path / "out" / "page.html")
     (link,) = [result for result in check(page).links if result.startswith("data:text/csv;base64,")]
     assert base64.b64decode(link.partition(",")[2]) == (path / "history.csv").read_bytes()
     assert (tmp_path / "out" / "lanes.png").exists()
-
-
-def test_unwritable_path_is_refused_in_one_line(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=2, at=1, back=2)
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; check the path"):
         write_report(path, tmp_path / "file" / "page.html")
+    with pytest.raises(ConfigError, match="does not exist"):
+        write_report(tmp_path / "none", tmp_path / "out.html")
+    assert not (tmp_path / "out.html").exists()
 
 
 def edit_history(path, change):
@@ -209,7 +247,7 @@ ODD = {
     "constant objective": lambda p: edit_history(p, lambda r: r.update(objective="0")),
     "blank everything": lambda p: edit_history(p, lambda r: r.update(dict.fromkeys(r, ""))),
     "huge bytes": lambda p: edit_history(p, lambda r: r.update(moved_bytes="1e18")),
-    "with a gap": lambda p: edit_history(p, lambda r: r.update(gap=10.0 ** -int(r["round"]))),
+    "with a gap": lambda p: edit_history(p, lambda r: r.update(gap=0.5 ** int(r["round"]))),
     "zero gap": lambda p: edit_history(p, lambda r: r.update(gap="0")),
     "no story": lambda p: (p / "story.jsonl").unlink(),
     "empty story": lambda p: (p / "story.jsonl").write_text(""),
@@ -232,59 +270,117 @@ ODD = {
     "name",
     ["zero rounds", *(pytest.param(k, marks=pytest.mark.slow) for k in ODD if k != "zero rounds")],
 )
-def test_unusual_run_still_has_a_report(tmp_path, name):
-    path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4)
+def test_unusual_run_still_has_a_report(path, name):
     ODD[name](path)
     result = check(write_report(path))
     assert "Settings" in result.words
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"members": 1, "lose": 0, "rounds": 3, "at": 9, "back": 9},
-        {"members": 1, "lose": 0, "rounds": 0, "at": 9, "back": 9},
-        {"members": 1, "lose": 0, "rounds": 1, "at": 9, "back": 9},
-        {"members": 2, "lose": 2, "rounds": 30, "at": 10, "back": 20},
-        {"members": 4, "lose": 2, "rounds": 30, "at": 10, "back": 20, "how": "notice"},
-        {"members": 80, "lose": 30, "rounds": 20, "at": 5, "back": 10, "test": False},
-    ],
-)
-def test_run_of_any_shape_has_a_report(tmp_path, shape):
-    path = fabricate_run(tmp_path / "r", **shape)
-    result = check(write_report(path))
-    assert ("No test set was evaluated." in result.words) == (shape.get("test") is False)
-
-
-@pytest.mark.filterwarnings("error")
-def test_names_with_characters_of_html_and_of_formulas_are_shown_unchanged(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=3, at=1, back=2)
-    summary = json.loads((path / "summary.json").read_text())
-    summary["name"] = '<b>$x_$ & "y"'
-    (path / "summary.json").write_text(json.dumps(summary))
-    result = check(write_report(path))
-    assert summary["name"] in "".join(result.words)
-
-
-def test_interrupted_run_is_shown_as_interrupted(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4, finished=False)
+def test_interrupted_run_is_shown_as_interrupted(path):
+    (path / "summary.json").unlink()
     story = (path / "story.jsonl").read_text().splitlines()
-    (path / "story.jsonl").write_text("\n".join(story[:-2]) + '\n{"t": 9.1, "ev')
+    (path / "story.jsonl").write_text("\n".join(story[:-4]) + '\n{"t": 9.1, "ev')
     words = " ".join(check(write_report(path)).words)
     assert "unfinished" in words
     assert "The last line of story.jsonl is cut off and was left out." in words
 
 
-def test_long_table_is_thinned_but_complete_around_each_change(tmp_path):
-    run = read_run(fabricate_run(tmp_path / "r", rounds=300, at=103, back=207))
-    shown = rows_to_show(run)
-    assert len(shown) <= 80
-    assert {0, 10, 20, 102, 103, 104, 105, 206, 207, 208, 300} <= set(shown)
-    assert rows_to_show(run, rows_max=400) == list(range(301))
+def test_long_table_is_thinned_but_complete_around_each_change(elastic):
+    run = read_run(elastic)
+    shown = rows_to_show(run, rows_max=30)
+    assert len(shown) <= 30
+    assert {0, LOSS - 1, LOSS, LOSS + 1, RETURN - 1, RETURN, RETURN + 1, END} <= set(shown)
+    assert rows_to_show(run) == list(range(END + 1))
 
 
-def test_missing_run_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ConfigError, match="does not exist"):
-        write_report(tmp_path / "none", tmp_path / "out.html")
+# --- several runs ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(elastic, tmp_path_factory):
+    """A run without faults, and one with stand-ins."""
+    calm = write_elastic_run(tmp_path_factory.mktemp("calm") / "run", faults=False)
+    return [calm, elastic]
+
+
+@pytest.mark.parametrize("drawing", [overlay_picture, time_picture])
+def test_the_longest_names_end_within_the_plot_and_before_the_next_panel(runs, drawing):
+    names = [f"ignore_rescaled {letter * 9}" for letter in "ab"]
+    figure = styled(drawing, [read_run(run) for run in runs], names).figure
+    figure.canvas.draw()
+    ends = [ax.get_tightbbox().x0 for ax in figure.axes[1:]] + [figure.bbox.x1]
+    for ax, end in zip(figure.axes, ends, strict=True):
+        named = [text.get_window_extent() for text in ax.texts if text.get_text()[:6] == "ignore"]
+        assert len(named) == len(names)
+        assert max(box.x1 for box in named) < end
+
+
+def test_names_are_spread_apart_and_moved_no_more_than_needed():
+    np.testing.assert_allclose(spread([0.5, 0.5, 0.9], 0.1), [0.45, 0.55, 0.9])
+    np.testing.assert_allclose(spread([0.0, 0.0], 0.2), [0.0, 0.2])
+    np.testing.assert_allclose(spread([0.95, 1.4], 0.2), [0.8, 1.0])
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        places = spread(np.sort(rng.random(7)), 0.1)
+        assert (np.diff(places) >= 0.1 - 1e-12).all()
+        assert 0 <= min(places) <= max(places) <= 1 + 1e-12
+
+
+def test_a_comparison_reads_the_evaluated_objective_and_metric_or_shows_an_estimate(runs):
+    rows = table(runs, ["calm", "taylor"], rounds=[LOSS, LOSS + 5, END])
+    assert [row.label for row in rows] == ["calm", "taylor"]
+    for row, path in zip(rows, runs, strict=True):
+        history = read_run(path).history
+        chosen = [LOSS, LOSS + 5, END]
+        assert [c.value for c in row.objective] == history.column("objective_full")[chosen].tolist()
+        assert [c.value for c in row.test] == history.column("test_auprc")[chosen].tolist()
+    (row,) = table(runs[1:], ["taylor"], rounds=[33, END + 1])
+    estimate, beyond = row.objective
+    assert (estimate.exact, estimate.round) == (False, 33)
+    assert (row.test[0].round, beyond.value) == (30, None)
+    lines = text_table([row]).splitlines()
+    assert lines[0] == "objective over all examples"
+    assert lines[1].split() == ["round", "33", f"{END + 1}"]
+    assert lines[2].split() == ["taylor", f"~{estimate.value:.5f}", "–"]
+    assert "@30" in lines[6]
+    assert lines[-2:] == [
+        "~ the driver's own figure, an estimate while examples are absent",
+        "@ taken from that round, the last one evaluated before",
+    ]
+    assert choose_rounds([read_run(run) for run in runs]) == (15, LOSS, 30, 39, 45, END)
+
+
+def test_the_page_of_several_runs_is_self_contained(runs, certified, tmp_path):
+    page = write_overlay([*runs, certified], None, tmp_path / "overlay.html")
+    result = check(page)
+    assert {"3 runs compared", "svm", "Objective by time", "Certified gap"} <= set(result.words)
+    # Equal names are distinguished by their directories.
+    assert [row.label for row in table([runs[1], runs[1].parent / "run"], rounds=[3])] != []
+    draw(runs, ["calm", "taylor"], tmp_path / "deep/figure.svg")
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["figure.svg"]
+    without = write_overlay(runs, ["a", "b"], tmp_path / "plain.html").read_text()
+    assert "Certified gap" not in without
+
+
+@pytest.mark.filterwarnings("error")
+def test_runs_without_rounds_are_drawn_too(runs, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "story.jsonl").write_text('{"t": 0.0, "event": "JobStarted", "name": "$empty"}\n')
+    result = check(write_overlay([runs[0], empty], None, tmp_path / "o.html"))
+    assert "$empty" in result.words
+    assert draw([empty], None, tmp_path / "e.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("n_runs", "labels", "out", "message"),
+    [
+        (0, None, "a.png", "got 0 run directories"),
+        (2, ["x"], "a.png", "got 1 labels for 2 runs"),
+        (1, None, "a.gif", "must end in .png or .svg, got '.gif'"),
+    ],
+)
+def test_wrong_calls_are_refused_in_one_line(runs, tmp_path, n_runs, labels, out, message):
+    with pytest.raises(ConfigError, match=message):
+        draw(runs[:n_runs], labels, tmp_path / out)
     assert list(tmp_path.iterdir()) == []

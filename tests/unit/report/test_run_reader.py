@@ -9,21 +9,21 @@ from elasticml.errors import ConfigError
 from elasticml.report.run_reader import parse_history, read_run
 from elasticml.story.reader import parse_story
 from elasticml.story.summary import summary_from_json
-from tests.unit.report.fabricate import fabricate_run
+from tests.unit.report.runs import END, LOSS
 
 
-def test_finished_run_is_read_whole(tmp_path):
-    run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
-    assert (run.state, run.name, run.notes) == ("finished", "splice-taylor", ())
-    assert run.history.n_rows == 21
+def test_finished_run_is_read_whole(elastic):
+    run = read_run(elastic)
+    assert (run.state, run.name, run.notes) == ("finished", "two-classes-taylor", ())
+    assert run.history.n_rows == END + 1
     assert run.job is not None
     assert run.job.absent == "taylor"
-    assert run.history.kinds[7] == "estimated"
+    assert run.history.kinds[LOSS] == "estimated"
 
 
 @pytest.mark.parametrize("n_bytes", [1, 2, 5, 17, 40, 59])
-def test_truncated_files_are_read_up_to_the_last_whole_line(tmp_path, n_bytes):
-    path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4, finished=False)
+def test_truncated_files_are_read_up_to_the_last_whole_line(path, n_bytes):
+    (path / "summary.json").unlink()
     whole = read_run(path)
     for name in ("story.jsonl", "history.csv"):
         content = (path / name).read_bytes()
@@ -44,14 +44,13 @@ def test_finished_table_without_a_last_newline_keeps_its_last_row():
     assert notes == ["The last line of history.csv is cut off and was left out."]
 
 
-def test_history_is_rebuilt_from_the_story_when_its_table_is_missing(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=6, at=2, back=4, finished=False)
+def test_history_is_rebuilt_from_the_story_when_its_table_is_missing(path):
+    (path / "summary.json").unlink()
     whole = read_run(path)
     (path / "history.csv").unlink()
     run = read_run(path)
-    assert (
-        run.history.column("objective").tolist() == whole.history.column("objective")[:6].tolist()
-    )
+    for name in ("objective", "members"):
+        assert run.history.column(name).tolist() == whole.history.column(name)[:END].tolist()
     assert run.notes == ("The history was rebuilt from the story: history.csv has no rows.",)
 
 
@@ -68,8 +67,7 @@ def test_cells_that_are_no_number_are_nan():
     assert [math.isnan(v) for v in history.column("objective")] == [True, True, True, False]
 
 
-def test_damaged_summary_is_reported_and_survived(tmp_path):
-    path = fabricate_run(tmp_path / "r", rounds=4, at=1, back=2)
+def test_damaged_summary_is_reported_and_survived(path):
     (path / "summary.json").write_text('{"name": ')
     run = read_run(path)
     assert run.summary == summary_from_json({})
