@@ -28,27 +28,6 @@ def readmitted(policy, seen_view: View) -> dict[int, list[int]]:
     return {r.group: [t.slot for t in r.targets] for r in policy.suggest(seen_view)}
 
 
-def test_group_waits_for_as_many_members_as_vanished_with_it():
-    groups = [group(1, 3, 4)]
-    assert readmitted(WholeGroup(), view(groups, seen(7))) == {}
-    assert readmitted(WholeGroup(), view(groups, seen(7, 8))) == {1: [7, 8]}
-
-
-def test_member_in_a_former_slot_comes_first():
-    assert readmitted(WholeGroup(), view([group(1, 4)], seen(0, 4))) == {1: [4]}
-
-
-def test_groups_come_back_in_the_order_in_which_they_vanished():
-    groups = [group(1, 3), group(2, 4), group(3, 5)]
-    assert readmitted(WholeGroup(), view(groups, seen(7, 8))) == {1: [7], 2: [8]}
-
-
-def test_small_group_waits_behind_a_large_one():
-    groups = [group(1, 3, 4), group(2, 5)]
-    assert readmitted(WholeGroup(), view(groups, seen(7))) == {}
-    assert readmitted(WholeGroup(first_fitting=True), view(groups, seen(7))) == {2: [7]}
-
-
 def test_patience_ends():
     groups = [group(1, 3, 4, since_s=10.0)]
     assert readmitted(WholeGroup(patience_s=30), view(groups, seen(7), now_s=39.9)) == {}

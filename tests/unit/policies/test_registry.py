@@ -1,8 +1,10 @@
-"""Policies by the names that a job gives them."""
+"""Policies by the names that a job gives them: defaults, order, settings, and their errors."""
 
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,9 @@ from elasticml.policies.registry import (
 )
 from elasticml.policies.validation import entry_of, settings_of
 from elasticml.protocol.job_record import job_record
+from tests.policy_world import PolicyWorld
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "policies.md"
 
 
 class PassivePolicy:
@@ -38,83 +43,65 @@ class NoPolicy:
 
 
 COCOA = {"name": "cocoa"}
+TWO = {"holders": 2, "algorithm": COCOA}
+RELOAD = {"absent": "reload", "algorithm": COCOA}
+ALWAYS = ["whole_group", "elastic_scaling"]
 
 
-def names(entries=(), **more) -> list[str]:
-    return [p.name for p in make_policies(list(entries), **({"absent": "stall"} | more))]
+def made(entries=(), **more):
+    return make_policies(list(entries), **({"absent": "stall"} | more))
 
 
-def test_every_job_has_elastic_scaling_and_a_rule_for_absent_chunks():
-    assert names() == ["whole_group", "elastic_scaling"]
-    assert names(absent="reload") == ["reload", "elastic_scaling"]
+@pytest.mark.parametrize(
+    ("entries", "more", "names"),
+    [
+        ([], {}, ALWAYS),
+        ([], {"absent": "reload"}, ["reload", "elastic_scaling"]),
+        (["reload"], {}, ["reload", "elastic_scaling"]),
+        # Two holders enable replicas, and CoCoA's reshuffling with them.
+        ([], {"holders": 2}, [*ALWAYS, "replicas"]),
+        ([], RELOAD | {"holders": 2}, ["reload", "elastic_scaling", "redeal", "replicas"]),
+        ([], RELOAD | {"holders": None}, ["reload", "elastic_scaling", "redeal", "replicas"]),
+        ([], RELOAD | {"holders": 1}, ["reload", "elastic_scaling"]),
+        # Nothing is reshuffled by default where absent chunks are frozen.
+        ([], TWO | {"absent": "freeze"}, [*ALWAYS, "replicas"]),
+        (["redeal"], TWO | {"absent": "freeze"}, [*ALWAYS, "redeal", "replicas"]),
+        # Defaults can be switched off.
+        ([{"redeal": "none"}], TWO, [*ALWAYS, "replicas"]),
+        (check_entries([{"redeal": "none"}]), TWO, [*ALWAYS, "replicas"]),
+        # Policies are asked by urgency and not in the order of entries.
+        (
+            ["tune_local_work", "redeal", "knee", "straggler", "rebalance", "shuffle"],
+            {},
+            [*ALWAYS, "knee", "straggler", "rebalance", "redeal", "shuffle", "tune_local_work"],
+        ),
+    ],
+)
+def test_a_job_has_the_default_policies_and_those_that_it_names(entries, more, names):
+    assert [p.name for p in made(entries, **more)] == names
 
 
-def test_two_holders_enable_replicas_and_cocoas_reshuffling_with_them():
-    assert names(holders=2) == ["whole_group", "elastic_scaling", "replicas"]
-    both = ["reload", "elastic_scaling", "redeal", "replicas"]
-    assert names(holders=2, absent="reload", algorithm=COCOA) == both
-    assert names(holders=None, absent="reload", algorithm=COCOA) == both
-    assert names(holders=1, absent="reload", algorithm=COCOA) == both[:2]
-
-
-def test_nothing_is_reshuffled_by_default_where_absent_chunks_are_frozen():
-    cocoa = {"holders": 2, "absent": "freeze", "algorithm": COCOA}
-    assert "redeal" not in names(**cocoa)
-    assert "redeal" in names(["redeal"], **cocoa)
-
-
-def test_default_policies_can_be_switched_off():
-    left = names([{"redeal": "none"}], holders=2, algorithm=COCOA)
-    assert left == ["whole_group", "elastic_scaling", "replicas"]
-    written = check_entries([{"redeal": "none"}])
-    assert written == [{"name": "redeal", "off": True}]
-    assert names(written, holders=2, algorithm=COCOA) == left
-
-
-def test_policies_are_asked_by_urgency_and_not_in_the_order_of_entries():
-    result = names(["tune_local_work", "redeal", "knee", "straggler", "rebalance", "shuffle"])
-    assert result == [
-        *("whole_group", "elastic_scaling", "knee", "straggler"),
-        *("rebalance", "redeal", "shuffle", "tune_local_work"),
-    ]
-
-
-def test_entry_replaces_a_default():
-    assert names(["reload"]) == ["reload", "elastic_scaling"]
-    result = make_policies(
-        [{"name": "redeal", "share": 0.5}], absent="stall", holders=2, algorithm=COCOA
-    )
-    assert [p.share for p in result if p.name == "redeal"] == [0.5]
-
-
-def test_knee_that_reshuffles_first_brings_a_reshuffling_policy():
-    result = make_policies([{"name": "knee", "redeal_first": True}], absent="stall")
-    assert [(p.name, p.share) for p in result if p.name == "redeal"] == [("redeal", 0)]
-
-
-def test_knee_recognises_a_full_reshuffle():
-    entries = [{"name": "knee", "redeal_first": True}]
-    result = make_policies(entries, absent="stall", holders=2, algorithm=COCOA)
-    assert [p.redeal_share for p in result if isinstance(p, ScaleInAtKnee)] == [1.0]
-
-
-def test_rebalancing_defers_to_a_full_reshuffle():
-    result = make_policies(["rebalance"], absent="stall", holders=2, algorithm=COCOA)
-    assert [p.defers_to_reshuffle for p in result if p.name == "rebalance"] == [True]
-    result = make_policies(["rebalance"], absent="stall", holders=2)
-    assert [p.defers_to_reshuffle for p in result if p.name == "rebalance"] == [False]
-
-
-def test_shuffle_leaves_old_copies_to_the_policy_that_counts_holders():
-    result = make_policies(["shuffle"], absent="stall", holders=2)
-    assert [p.discards for p in result if p.name == "shuffle"] == [False]
-    result = make_policies(["shuffle"], absent="stall", holders=1)
-    assert [p.discards for p in result if p.name == "shuffle"] == [True]
+@pytest.mark.parametrize(
+    ("entries", "more", "name", "setting", "value"),
+    [
+        ([{"name": "redeal", "share": 0.5}], TWO, "redeal", "share", 0.5),
+        # Knee that reshuffles first brings a reshuffling policy, and recognises a full reshuffle.
+        ([{"name": "knee", "redeal_first": True}], {}, "redeal", "share", 0),
+        ([{"name": "knee", "redeal_first": True}], TWO, "knee", "redeal_share", 1.0),
+        # Rebalancing defers to a full reshuffle, and shuffling leaves copies to who counts holders.
+        (["rebalance"], TWO, "rebalance", "defers_to_reshuffle", True),
+        (["rebalance"], {"holders": 2}, "rebalance", "defers_to_reshuffle", False),
+        (["shuffle"], {"holders": 2}, "shuffle", "discards", False),
+        (["shuffle"], {"holders": 1}, "shuffle", "discards", True),
+    ],
+)
+def test_policies_know_of_each_other(entries, more, name, setting, value):
+    assert [getattr(p, setting) for p in made(entries, **more) if p.name == name] == [value]
 
 
 def of_job(record):
     job = job_record(record)
-    return policies_of_job(job, settings_from_record(job, 1, False))
+    return {p.name: p for p in policies_of_job(job, settings_from_record(job, 1, False))}
 
 
 def test_record_has_every_setting():
@@ -126,7 +113,7 @@ def test_record_has_every_setting():
         "stop": {"gap": 1e-6},
         "members": {"min": 3},
     }
-    results = {p.name: p for p in of_job(record)}
+    results = of_job(record)
     assert list(results) == [
         *("reload", "elastic_scaling", "gap_per_container_second"),
         *("redeal", "replicas", "tune_local_work"),
@@ -134,17 +121,17 @@ def test_record_has_every_setting():
     assert results["gap_per_container_second"].target == 1e-6
     assert results["gap_per_container_second"].minimum == 3
     assert results["tune_local_work"].start == 2
-    assert [p.name for p in of_job({})] == ["whole_group", "elastic_scaling"]
 
 
 def test_in_paper_mode_absent_groups_wait_for_newcomers_unless_the_job_says_otherwise():
-    def patience(**more):
-        return of_job({"algorithm": {"name": "batch_gradient"} | more})[0].alone_s
-
-    assert (patience(), patience(mode="paper")) == (60.0, math.inf)
     entry = {"name": "whole_group", "alone_s": 5.0}
-    record = {"algorithm": {"name": "batch_gradient", "mode": "paper"}, "policies": [entry]}
-    assert of_job(record)[0].alone_s == 5.0
+    for mode, policies, alone_s in (
+        ({}, [], 60.0),
+        ({"mode": "paper"}, [], math.inf),
+        ({"mode": "paper"}, [entry], 5.0),
+    ):
+        record = {"algorithm": {"name": "batch_gradient", **mode}, "policies": policies}
+        assert of_job(record)["whole_group"].alone_s == alone_s
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -163,9 +150,24 @@ def test_entry_has_only_changed_settings():
 def test_a_users_own_policy_is_named_by_its_import_path():
     entry = {"name": f"{__name__}:PassivePolicy", "level": 5}
     assert check_entries([entry]) == [entry]
-    assert [(p.name, getattr(p, "level", None)) for p in make_policies([entry], absent="stall")][
-        -1
-    ] == ("silent", 5)
+    last = made([entry])[-1]
+    assert (last.name, last.level) == ("silent", 5)
+
+
+def test_example_of_the_page_releases_the_members_beyond_its_number():
+    (text,) = re.findall(r"```python\n(# at_most.py\n.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict = {}
+    exec(compile(text, str(PAGE), "exec"), names)
+    policy = names["AtMost"](members=2)
+    view = PolicyWorld([], dict.fromkeys(range(5), 1.0)).view()
+    (retired,) = policy.suggest(view)
+    assert len(retired.members) == 3
+    assert names["AtMost"](members=5).suggest(view) == []
+    assert entry_of(policy) == {"name": "at_most", "members": 2}
+
+
+def of(name, **settings):
+    return [{"name": name, **settings}]
 
 
 @pytest.mark.parametrize(
@@ -174,18 +176,45 @@ def test_a_users_own_policy_is_named_by_its_import_path():
         ("knee", "policies: got 'knee', wanted a list"),
         (["kne"], r"policies\[0\]: there is no policy 'kne'; did you mean 'knee'\?"),
         (["knee", {"name": "redeel"}], r"policies\[1\]: .*did you mean 'redeal'"),
-        ([{"name": "knee", "faktor": 3}], r"policies\[0\].faktor .*did you mean 'factor'"),
-        ([{"name": "knee", "factor": 1}], r"knee.factor: got 1, wanted at least 2"),
+        (of("knee", faktor=3), r"policies\[0\].faktor .*did you mean 'factor'"),
         ([3], r"policies\[0\]: got 3, wanted a name or a mapping"),
         ([{}], "wanted a mapping with a name"),
         ([{"share": 3}], "wanted a mapping with a name"),
         (["no.such:Policy"], r"'no.such:Policy' cannot be imported"),
         ([f"{__name__}:NoPolicy"], "not a class with a method suggest"),
         (["knee", "knee"], r"policies\[1\]: 'knee' is listed twice"),
-        ([{"name": "rebalance", "share": float("nan")}], "rebalance.share: got nan"),
-        ([{"name": "knee", "revert": 1}], "knee.revert: got 1, wanted true or false"),
+        (["inner_iterations", "tune_local_work"], "both set local_epochs; leave one out"),
+        # Settings out of range.
+        (of("knee", factor=1), r"knee.factor: got 1, wanted at least 2"),
+        (of("knee", revert=1), "knee.revert: got 1, wanted true or false"),
+        (of("knee", gap="lgo"), r"knee.gap: got 'lgo'; did you mean 'log'"),
+        (of("knee", ratio=1), r"knee.ratio: got 1, wanted more than 1"),
+        (of("knee", to=4), r"knee.to: got 4, wanted a list"),
+        (of("rebalance", share=float("nan")), "rebalance.share: got nan"),
+        (of("rebalance", share=0), r"rebalance.share: got 0, wanted more than 0"),
+        (of("rebalance", rounds=1.5), r"rebalance.rounds: got 1.5, wanted a whole number"),
+        *((of("redeal", share=s), r"redeal.share: got") for s in ("all", 1.5, True, None)),
+        (
+            of("gap_per_container_second", minimum=4, maximum=2),
+            r"maximum: got 2, wanted at least 4",
+        ),
+        (
+            of("gap_per_container_second", objective="second"),
+            r"objective: got 'second'; did you mean 'seconds'",
+        ),
+        *(
+            (of(name, choices=choices), r"choices: got .*, wanted (rising numbers|a list)")
+            for name in ("tune_local_work", "inner_iterations")
+            for choices in ([2, 1], [1, 1], [], 3)
+        ),
+        (of("inner_iterations", hysteresis=0.5), "hysteresis"),
     ],
 )
 def test_wrong_entries_are_one_line_errors(entries, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         check_entries(entries)
+    assert "\n" not in caught.value.message
+
+
+def test_policies_that_set_the_same_may_be_named_if_one_is_off():
+    check_entries(["inner_iterations", {"tune_local_work": "none"}])

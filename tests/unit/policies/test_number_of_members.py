@@ -1,0 +1,348 @@
+"""How many members a job has: released at a knee, or as long as a container-second gains more."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from elasticml.control.policy import Progress, Request, Retire, Tune
+from elasticml.policies.convergence import Point, extrapolated_slope, gap_points, is_knee, slope
+from elasticml.policies.gap_per_container_second import GapPerContainerSecond
+from elasticml.policies.knee import ScaleInAtKnee, partitions_for
+from elasticml.policies.reshuffle import Redeal
+from elasticml.policies.scale_in import cheapest, pause_seconds, removal_costs
+from tests.policy_world import PolicyWorld, chunk, member
+
+# --- decades of the gap that a round brings, by members and gap -----------------------------------
+
+
+def knees(members: int, gap: float, tuned: dict) -> float:
+    """Fast to a gap that is lower with fewer members, and a fifth as fast below it."""
+    return 0.5 if gap > {16: 1e-2, 4: 1e-4, 2: 1e-4, 1: 1e-6}[members] else 0.1
+
+
+def knees_in_slow_rounds(members: int, gap: float, tuned: dict) -> float:
+    return knees(members, gap, tuned) / 5
+
+
+def knees_that_pay(members: int, gap: float, tuned: dict) -> float:
+    return knees(members, gap, tuned) * (16 / members)
+
+
+def one_knee(members: int, gap: float, tuned: dict) -> float:
+    return 0.5 if gap > 1e-2 else 0.1
+
+
+def a_straight_line(members: int, gap: float, tuned: dict) -> float:
+    return 0.3
+
+
+def worse_with_fewer(members: int, gap: float, tuned: dict) -> float:
+    return (0.5 if gap > 1e-2 else 0.1) if members == 16 else 0.01
+
+
+def better_with_fewer(members: int, gap: float, tuned: dict) -> float:
+    """The same data in fewer parts gain more in a round, as with CoCoA."""
+    return {16: 0.1, 4: 0.2, 1: 0.5}[members]
+
+
+def half_with_fewer(members: int, gap: float, tuned: dict) -> float:
+    return 0.1 if members == 16 else 0.05
+
+
+def kinked(members: int, gap: float, tuned: dict) -> float:
+    return (0.5 if gap > 1e-3 else 0.01) if members == 16 else 0.5
+
+
+def the_same_with_any(members: int, gap: float, tuned: dict) -> float:
+    return 0.1
+
+
+def a_fifth_with_more(members: int, gap: float, tuned: dict) -> float:
+    return {4: 0.1, 16: 0.02}.get(members, 0.0)
+
+
+def world_of(policy, brings, members: int = 16, of: int | None = None, **more) -> PolicyWorld:
+    """Rounds of 6.4 s divided by the number of members; ``of`` members could be had."""
+    world = PolicyWorld([policy], dict.fromkeys(range(of or members), 1e-3), brings=brings, **more)
+    if of is not None:
+        world.members = [member(slot) for slot in range(members)]
+        world.chunks.owners = {c: member(c.ordinal % members) for c in world.chunks.owners}
+        world.chunks.held = {c: {m} for c, m in world.chunks.owners.items()}
+    return world
+
+
+def sizes(world: PolicyWorld) -> list[int]:
+    """The distinct numbers of members, in order."""
+    results = [p.members for p in world.history]
+    return [n for i, n in enumerate(results) if i == 0 or n != results[i - 1]]
+
+
+Gap = GapPerContainerSecond
+#: Policy, progress, rounds, options of the world, and the numbers of members.
+SIZES = [
+    (ScaleInAtKnee(), knees, 60, {}, [16, 4, 1]),
+    (ScaleInAtKnee(), a_straight_line, 60, {}, [16]),
+    (ScaleInAtKnee(gap="linear"), a_straight_line, 30, {}, [16, 4, 1]),
+    (ScaleInAtKnee(minimum=2), knees, 60, {}, [16, 4, 2]),
+    (ScaleInAtKnee(to=[4, 1]), knees, 60, {}, [16, 4, 1]),
+    (ScaleInAtKnee(), knees_in_slow_rounds, 300, {"gap_every": 5}, [16, 4, 1]),
+    # Where everything is reshuffled in each round, that remedy is spent.
+    (ScaleInAtKnee(redeal_first=True, redeal_share=1.0), knees, 60, {}, [16, 4, 1]),
+    (ScaleInAtKnee(to=[4], revert=True), worse_with_fewer, 40, {}, [16, 4, 16]),
+    (ScaleInAtKnee(to=[4], revert=True), knees_that_pay, 40, {}, [16, 4]),
+    # Sizes of two and three are skipped.
+    (ScaleInAtKnee(), one_knee, 20, {"members": 8}, [8, 1]),
+    (ScaleInAtKnee(avoid=[]), one_knee, 10, {"members": 8}, [8, 2]),
+    (ScaleInAtKnee(factor=2), one_knee, 10, {"members": 8}, [8, 4]),
+    (ScaleInAtKnee(), one_knee, 20, {"members": 12}, [12, 1]),
+    (ScaleInAtKnee(to=[3, 1]), one_knee, 10, {"members": 8}, [8, 3]),
+    # Enough members stay to hold the data: 64 chunks of 1000 B.
+    (ScaleInAtKnee(), one_knee, 10, {"limit_bytes": 64_000}, [16, 4]),
+    (ScaleInAtKnee(), one_knee, 20, {"limit_bytes": 8_000}, [16, 8]),
+    (ScaleInAtKnee(), one_knee, 10, {"members": 8, "limit_bytes": 32_000}, [8, 4]),
+    (ScaleInAtKnee(), one_knee, 20, {"members": 8, "limit_bytes": 8_000}, [8]),
+    (Gap(), better_with_fewer, 40, {}, [16, 4, 1]),
+    (Gap(), half_with_fewer, 12, {}, [16, 4, 16]),
+    (Gap(minimum=4), better_with_fewer, 40, {}, [16, 4]),
+    (Gap(), better_with_fewer, 40, {"limit_bytes": 16_000}, [16, 4]),
+    # Fewer members gain more per container-second, but not per second, and there is no knee.
+    (Gap(objective="seconds"), better_with_fewer, 60, {}, [16]),
+    (Gap(objective="seconds"), kinked, 12, {}, [16, 4]),
+    (
+        Gap(objective="seconds", maximum=16),
+        the_same_with_any,
+        30,
+        {"members": 4, "of": 16},
+        [4, 16],
+    ),
+    (
+        Gap(objective="seconds", maximum=16),
+        a_fifth_with_more,
+        16,
+        {"members": 4, "of": 16},
+        [4, 16, 4],
+    ),
+]
+
+
+@pytest.mark.parametrize(("policy", "brings", "rounds", "more", "expected"), SIZES)
+def test_the_number_of_members_follows_the_progress(policy, brings, rounds, more, expected):
+    world = world_of(policy, brings, **more)
+    world.play(rounds)
+    assert sizes(world) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "brings", "rounds"),
+    [
+        (ScaleInAtKnee(), knees, [6, 10]),
+        # The first decision is made on the gaps of four rounds, the second on three more.
+        (ScaleInAtKnee(gap="linear"), a_straight_line, [4, 7]),
+    ],
+)
+def test_decisions_come_as_soon_as_the_gaps_show_a_knee(policy, brings, rounds):
+    world = world_of(policy, brings)
+    world.play(30)
+    assert [round for round, _ in world.suggestions] == rounds
+
+
+def test_what_is_undone_is_asked_for_again_with_the_reason():
+    world = world_of(ScaleInAtKnee(to=[4], revert=True), worse_with_fewer)
+    world.play(40)
+    back = next(s for _, s in world.suggestions if isinstance(s, Request))
+    assert (back.count, "back to 16" in back.why) == (12, True)
+
+
+def test_failed_trials_are_repeated_ever_more_rarely():
+    world = world_of(Gap(avoid=[]), half_with_fewer)
+    world.play(300)
+    tried = [round for round, suggestion in world.suggestions if isinstance(suggestion, Retire)]
+    pauses = [b - a for a, b in itertools.pairwise(tried)]
+    assert len(tried) >= 3
+    assert all(b > 1.5 * a for a, b in itertools.pairwise(pauses))
+    assert sum(p.members == 4 for p in world.history) < 0.1 * 300
+
+
+def test_near_the_target_nothing_is_tried():
+    far = world_of(Gap(target=1e-30), better_with_fewer)
+    far.play(7)
+    assert [type(suggestion) for _, suggestion in far.suggestions] == [Retire]
+    # 6.4 MB a member take 6.4 s at 1 MB/s, a round 0.4 s: six rounds are left.
+    near = world_of(Gap(target=1e-1), better_with_fewer, chunk_bytes=1_600_000)
+    near.play(7)
+    assert near.suggestions == []
+
+
+def test_nothing_is_decided_while_members_join_or_leave():
+    world = world_of(Gap(), better_with_fewer)
+    world.policies = []
+    world.play(6)
+    view = world.view()
+    assert Gap().suggest(view) != []
+    leaver = replace(view.working[0], stage="leaving")
+    for changes in ({"requested": 1}, {"leaving": (leaver,)}):
+        assert Gap().suggest(replace(view, **changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "brings", "why"),
+    [
+        (
+            ScaleInAtKnee(),
+            knees,
+            "knee (decades per round: 0.3 over the last 2 gaps, 0.42 since round 1 with 16 "
+            "members): 16 members become 4",
+        ),
+        (
+            Gap(target=1e-6),
+            better_with_fewer,
+            "16 members bring 0.25 decades/s, 0.0156 a container-second; 4 members would do with "
+            "0.0568 decades/s, 0.012 s to move, 22 s to the target",
+        ),
+    ],
+)
+def test_the_reason_names_the_rates(policy, brings, why):
+    world = world_of(policy, brings)
+    world.play(8)
+    assert world.suggestions[0][1].why == why
+
+
+# --- which members go, and where their chunks go --------------------------------------------------
+
+
+def test_chunks_of_released_members_are_spread_evenly_or_by_speed_or_move_whole():
+    world = world_of(ScaleInAtKnee(), knees)
+    world.play(8)
+    assert [len(world.chunks.of(m)) for m in world.members] == [16] * 4
+    world = world_of(ScaleInAtKnee(to=[4]), knees)
+    world.cost[3] = 2e-3
+    world.play(13)
+    assert world.imbalance < 1.1
+    world = world_of(ScaleInAtKnee(layout="partitions"), knees)
+    before = {slot: world.chunks.of(member(slot)) for slot in range(16)}
+    world.play(8)
+    assert [m.slot for m in world.members] == [0, 4, 8, 12]
+    for first in (0, 4, 8, 12):
+        theirs = sum((before[slot] for slot in range(first, first + 4)), ())
+        assert world.chunks.of(member(first)) == theirs
+
+
+def test_partitions_are_the_least_common_multiple():
+    cases = {(16, 4, 1): 16, (16, 6, 2): 48, (7,): 7}
+    assert {(n, *to): partitions_for(n, to) for n, *to in cases} == cases
+
+
+def test_reshuffling_is_the_first_remedy():
+    def knee_after_every_remedy(members: int, gap: float, tuned: dict) -> float:
+        # Every share helps for a decade, and no longer.
+        lowest = {0: 1e-1, 0.05: 1e-2, 0.2: 1e-3, 0.8: 1e-4, 1.0: 1e-5}
+        return 0.25 if gap > lowest[tuned.get("redeal_share", 0)] else 0.02
+
+    world = world_of(ScaleInAtKnee(redeal_first=True), knee_after_every_remedy)
+    world.policies = [*world.policies, Redeal(share=0)]
+    world.play(80)
+    tuned = {round: s.value for round, s in world.suggestions if isinstance(s, Tune)}
+    lost = [round for round, s in world.suggestions if isinstance(s, Retire)]
+    assert [*tuned.values()][:4] == [0.05, 0.2, 0.8, 1.0]
+    assert min(lost) > max(tuned)
+
+
+def test_the_cheapest_members_go_and_among_equals_the_slowest():
+    world = PolicyWorld([], dict.fromkeys(range(4), 1.0), n_chunks=16)
+    for c in world.chunks.of(member(2)):
+        world.chunks.held[c].add(member(0))
+    assert cheapest(world.view(), 1) == (member(2),)
+    assert [result.moving_s for result in removal_costs(world.view())] == [0.0, 0.004, 0.004, 0.004]
+    world = PolicyWorld([], {0: 1.0, 1: 1.5, 2: 1.0}, n_chunks=30)
+    world.play(1)
+    assert cheapest(world.view(), 2) == (member(1), member(2))
+    assert removal_costs(world.view())[0].slowness == 1.5
+
+
+def test_pause_is_the_longest_transfer_of_any_member():
+    world = PolicyWorld([], dict.fromkeys(range(4), 1.0), n_chunks=16)
+    # Each sends 4 kB at 1 MB/s; one receives all of 12 kB, or two 4 kB each.
+    assert [pause_seconds(world.view(), n) for n in (1, 2)] == [0.012, 0.004]
+    world.chunks.held[chunk(15)].add(member(0))
+    assert pause_seconds(world.view(), 1) == 0.011
+
+
+# --- the slope of the gap -------------------------------------------------------------------------
+
+
+def points(gaps, seconds: float = 2.0) -> list[Point]:
+    return [Point(rounds=i, seconds=seconds * i, gap=gap) for i, gap in enumerate(gaps)]
+
+
+def fires_at(found: list[Point], **settings) -> int | None:
+    """Return the round at which the rule first fires, seeing one gap after the other."""
+    seen = (i for i in range(1, len(found) + 1) if is_knee(found[:i], **settings))
+    first = next(seen, None)
+    return None if first is None else found[first - 1].rounds
+
+
+@pytest.mark.parametrize("q", [0.01, 0.1, 0.3, 0.5, 0.67, 0.9, 0.99])
+def test_on_an_exponential_the_log_rule_never_fires_and_the_linear_rule_always(q):
+    exponential = points([q**i for i in range(400)])
+    for axis in ("rounds", "seconds"):
+        assert fires_at(exponential[:60], axis=axis) is None
+    fired = fires_at(exponential, scale="linear")
+    assert fired == 3 if q < 0.7 else fired is not None
+
+
+@pytest.mark.parametrize("bend", [2, 3, 5, 10, 30])
+def test_log_rule_fires_within_two_rounds_of_a_kink_of_slope_ratio_2(bend):
+    decades = [0.4 * i for i in range(bend + 1)]
+    decades += [decades[-1] + 0.2 * i for i in range(1, 20)]
+    assert bend < fires_at(points([10**-d for d in decades])) <= bend + 2
+
+
+def test_slope_is_decades_or_the_gap_itself_per_round_or_second():
+    two = points([1.0, 0.01])
+    assert slope(two, "rounds", "log") == pytest.approx(2.0)
+    assert slope(two, "seconds", "log") == pytest.approx(1.0)
+    assert slope(two, "rounds", "linear") == pytest.approx(0.99)
+    assert slope(two[:1]) == slope([]) == 0.0
+    assert slope(points([1.0, 0.0]), "rounds") == pytest.approx(300.0)
+
+
+def test_a_fading_slope_is_extrapolated_and_a_straight_line_is_not():
+    straight = points([10.0**-i for i in range(5)], 1.0)
+    assert extrapolated_slope(straight, 4) == pytest.approx(1.0)
+    # 2 decades in two seconds, 1 in the next two: over the next four, a quarter of 3/4.
+    bent = points([10.0**-d for d in (0.0, 1.0, 2.0, 2.5, 3.0)], 1.0)
+    assert extrapolated_slope(bent, 4) == pytest.approx(0.75 / 4)
+    assert extrapolated_slope(bent[::-1], 4) == slope(bent[::-1])
+    assert extrapolated_slope([], 4) == 0.0
+
+
+def rows(*gaps, members=4, first=0, **more) -> list[Progress]:
+    return [
+        Progress(round=first + i, seconds=first + i + 1.0, members=members, gap=gap, **more)
+        for i, gap in enumerate(gaps)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("history", "since", "expected"),
+    [
+        # A stage starts with the last gap of the previous number of members, or on request.
+        ([*rows(1.0, 0.5, members=8), *rows(0.2, 0.1, first=2)], 0, [(2, 0.5), (3, 0.2), (4, 0.1)]),
+        (rows(1.0, members=8), 0, []),
+        (rows(1.0, 0.5, 0.2, 0.1), 3, [(3, 0.2), (4, 0.1)]),
+        (rows(1.0, 0.5, 0.2, 0.1), 4, []),
+        # Rounds without a gap and bounds are skipped; one that rises counts as the best so far.
+        (
+            [*rows(1.0, None, 0.5, None), *rows(0.1, first=4, gap_is_bound=True)],
+            0,
+            [(1, 1.0), (3, 0.5)],
+        ),
+        (rows(1.0, 0.2, 0.4, 0.1), 0, [(1, 1.0), (2, 0.2), (3, 0.2), (4, 0.1)]),
+    ],
+)
+def test_gaps_of_a_stage(history, since, expected):
+    found = gap_points(history, 4, **({"since_round": since} if since else {}))
+    assert [(p.rounds, p.gap) for p in found] == expected
