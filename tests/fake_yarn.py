@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import queue
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
+from elasticml.clusters.yarn.notice_parser import EXITS, HELLO, MARKS, NODES
 from elasticml.clusters.yarn.tls import Credentials
 from elasticml.clusters.yarn.yarn_client import (
     ApplicationLostError,
@@ -103,6 +106,54 @@ class FakeWatch:
         self.queue.put(None)
 
 
+class FakeAgent:
+    """The agent in an application's master: writes its documents, in the form of a real one."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self._items: dict[str, list[dict[str, Any]]] = {EXITS: [], NODES: []}
+        self._seq = 0
+
+    def hello(self, heartbeat_ms: int = 1000) -> None:
+        """Write that the agent runs."""
+        versions = {"hadoop": "3.4.2", "java": "17.0.15"}
+        self._write(HELLO, {"t": 1, "heartbeat_ms": heartbeat_ms, **versions})
+
+    def mark(
+        self,
+        *marks: tuple[str, float, int],
+        at_s: float | None = None,
+        strict: bool = False,
+        seq: int | None = None,
+    ) -> None:
+        """Write which containers are marked, when they were last marked, and how often."""
+        self._seq = self._seq + 1 if seq is None else seq
+        at_s = time.time() if at_s is None else at_s
+        listed = [
+            {"id": id, "first": 1, "last": round(last_s * 1000), "count": count, "strict": strict}
+            for id, last_s, count in marks
+        ]
+        requests = [{"n": 1, "mib": 128, "vcores": 1, "where": "*"}]
+        document = {"seq": self._seq, "t": round(at_s * 1000), "marks": listed}
+        self._write(MARKS, {**document, "resources": requests})
+
+    def end(self, container: str, status: int, message: str = "") -> None:
+        """Write that a container has ended."""
+        self._add(EXITS, id=container, status=status, message=message)
+
+    def change(self, node: str, state: str, timeout_s: int | None = None) -> None:
+        """Write that a node has changed."""
+        self._add(NODES, node=node, state=state, timeout_s=timeout_s, health="")
+
+    def _add(self, key: str, **item: Any) -> None:
+        items = self._items[key]
+        items.append({"seq": len(items) + 1, "t": 1, **item})
+        self._write(key, {"items": items})
+
+    def _write(self, key: str, document: dict[str, Any]) -> None:
+        self._store.put(key, json.dumps({"v": 1, **document}).encode())
+
+
 class FakeApplication:
     """An application whose master grants nothing by itself; ``set`` changes its containers.
 
@@ -115,6 +166,9 @@ class FakeApplication:
     def __init__(self, workers: int = 0, id: str = "application_1_0001") -> None:
         self.id = id
         self.store = FakeStore()
+        self.agent = FakeAgent(self.store)
+        #: How often its containers were listed.
+        self.looks = 0
         self.credentials = Credentials(certificate="certificate", key="key")
         self.listed = [self._new(i, "running") for i in range(workers)]
         self.killed: list[str] = []
@@ -145,6 +199,7 @@ class FakeApplication:
     def containers(
         self, services: Sequence[str] | None = None, states: Sequence[ContainerState] | None = None
     ) -> list[ServiceContainer]:
+        self.looks += 1
         return [
             one
             for one in self.listed

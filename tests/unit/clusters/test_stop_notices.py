@@ -33,80 +33,37 @@ def notice(after_s, source, reason="preempted"):
 
 
 class Ec2:
-    """An instance metadata service that insists on tokens (``HttpTokens: required``)."""
+    """An instance metadata service that insists on tokens (``HttpTokens: required``).
 
-    def __init__(self):
-        self.action = None
-        self.tokens = []
-        self.valid = set()
-        self.asked = []
+    Parameters
+    ----------
+    action : mapping, optional
+        What is to happen to the instance.
+    polls_max : int
+        How often a token is valid.
+    """
+
+    def __init__(self, action=None, polls_max=100):
+        self.action, self.polls_max = action, polls_max
+        self.n_tokens = self.n_polls = 0
 
     def __call__(self, method, path, headers, body):
-        self.asked.append((method, path))
         if (method, path) == ("PUT", "/latest/api/token"):
             ttl = headers.get("X-aws-ec2-metadata-token-ttl-seconds")
             if ttl is None or not 1 <= int(ttl) <= 21600:
                 return 400, {}, b""
-            self.tokens.append(f"token-{len(self.tokens)}")
-            self.valid = {self.tokens[-1]}
-            return 200, {}, self.tokens[-1].encode()
-        if headers.get("X-aws-ec2-metadata-token") not in self.valid:
+            self.n_tokens, self.n_polls = self.n_tokens + 1, 0
+            return 200, {}, f"token-{self.n_tokens}".encode()
+        self.n_polls += 1
+        is_valid = self.n_polls <= self.polls_max
+        if headers.get("X-aws-ec2-metadata-token") != f"token-{self.n_tokens}" or not is_valid:
             return 401, {}, b""
         if path == "/latest/meta-data/spot/instance-action" and self.action is not None:
             return 200, {"Content-Type": "application/json"}, json.dumps(self.action).encode()
         return 404, {}, b"<html>Not Found</html>"
 
 
-def test_an_instance_that_is_not_interrupted_has_no_notice_of_aws():
-    ec2 = Ec2()
-    with serving(ec2) as url:
-        source = AwsSpot(url)
-        assert [source.poll(NOW_S), source.poll(NOW_S)] == [None, None]
-    item = ("GET", "/latest/meta-data/spot/instance-action")
-    assert ec2.asked == [("PUT", "/latest/api/token"), item, item]
-
-
-def test_a_spot_instance_is_interrupted_at_the_time_that_aws_states():
-    ec2 = Ec2()
-    with serving(ec2) as url:
-        source = AwsSpot(url)
-        ec2.action = {"action": "terminate", "time": "2026-11-23T03:02:00Z"}
-        assert source.poll(NOW_S) == notice(120.0, "aws")
-
-
-def test_an_instance_that_hibernates_does_so_at_once():
-    ec2 = Ec2()
-    with serving(ec2) as url:
-        ec2.action = {"action": "hibernate", "time": "2026-11-23T03:02:00Z"}
-        assert AwsSpot(url).poll(NOW_S) == notice(0.0, "aws")
-
-
-def test_an_expired_token_of_aws_is_renewed():
-    ec2 = Ec2()
-    with serving(ec2) as url:
-        source = AwsSpot(url)
-        source.poll(NOW_S)
-        ec2.valid.clear()
-        ec2.action = {"action": "stop", "time": "2026-11-23T03:02:00Z"}
-        assert source.poll(NOW_S) == notice(120.0, "aws")
-    assert ec2.tokens == ["token-0", "token-1"]
-
-
-def test_the_endpoint_of_aws_comes_from_the_variable_of_its_sdks(monkeypatch):
-    ec2 = Ec2()
-    with serving(ec2) as url:
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", url + "/")
-        assert AwsSpot().poll(NOW_S) is None
-
-
-def test_a_metadata_server_is_not_asked_through_a_proxy(monkeypatch):
-    monkeypatch.setenv("http_proxy", closed_url())
-    monkeypatch.setenv("no_proxy", "")
-    with serving(Ec2()) as url:
-        assert AwsSpot(url).poll(NOW_S) is None
-
-
-def gce(states):
+def gce(*states):
     remaining = list(states)
 
     def answer(method, path, headers, body):
@@ -119,79 +76,105 @@ def gce(states):
     return answer
 
 
-def test_a_preempted_machine_of_gce_has_thirty_seconds_from_the_first_poll_that_says_so():
-    with serving(gce(["FALSE", "TRUE"])) as url:
-        source = GcePreemption(url)
-        polls = [source.poll(NOW_S), source.poll(NOW_S + 1), source.poll(NOW_S + 9)]
-    assert polls == [None, notice(31.0, "gce"), notice(31.0, "gce")]
+def azure(*answers, machine="worker_3"):
+    """A service that lists events, one answer after the other."""
+    remaining = list(answers)
 
-
-def test_the_host_of_gce_comes_from_the_variable_of_its_libraries(monkeypatch):
-    with serving(gce(["FALSE"])) as url:
-        monkeypatch.setenv("GCE_METADATA_HOST", url.removeprefix("http://"))
-        assert GcePreemption().poll(NOW_S) is None
-
-
-def test_an_answer_that_gce_does_not_document_is_an_error():
-    with serving(gce(["MAYBE"])) as url, pytest.raises(ValueError, match="'MAYBE', wanted TRUE"):
-        GcePreemption(url).poll(NOW_S)
-
-
-def azure(events, machine="worker_3"):
     def answer(method, path, headers, body):
         if headers.get("Metadata") != "true":
             return 400, {}, b'{"error": "Bad request. Required metadata header not specified"}'
         if path.startswith("/metadata/instance/compute/name?"):
             return 200, {}, machine.encode()
         assert (method, path) == ("GET", "/metadata/scheduledevents?api-version=2020-07-01")
-        return 200, {}, json.dumps({"DocumentIncarnation": 2, "Events": events()}).encode()
+        events = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+        return 200, {}, json.dumps({"DocumentIncarnation": 2, "Events": events}).encode()
 
     return answer
 
 
-def azure_event(kind, resources, not_before, status="Scheduled"):
+def azure_event(kind, resources, after_s, status="Scheduled"):
+    """An event; one that has started has no time."""
+    begins = datetime.fromtimestamp(NOW_S + (after_s or 0), UTC)
     return {
         "EventId": "A1",
         "EventType": kind,
         "ResourceType": "VirtualMachine",
         "Resources": resources,
         "EventStatus": status,
-        "NotBefore": not_before,
+        "NotBefore": "" if after_s is None else format_datetime(begins, usegmt=True),
         "Description": "",
         "EventSource": "Platform",
         "DurationInSeconds": -1,
     }
 
 
-def http_date(after_s):
-    return format_datetime(datetime.fromtimestamp(NOW_S + after_s, UTC), usegmt=True)
+STATED = "2026-11-23T03:02:00Z"
+REDEPLOYED = azure_event("Redeploy", ["worker_3"], 600)
 
 
-def test_an_eviction_of_this_machine_of_azure_is_a_notice_and_others_are_not():
-    events = [
-        azure_event("Preempt", ["worker_1", "worker_2"], http_date(30)),
-        azure_event("Freeze", ["worker_3"], http_date(10)),
-        azure_event("Redeploy", ["worker_3"], http_date(600)),
-        azure_event("Preempt", ["worker_2", "worker_3"], http_date(45)),
-    ]
-    with serving(azure(lambda: events)) as url:
-        assert AzureScheduledEvents(url).poll(NOW_S) == notice(45.0, "azure")
+@pytest.mark.parametrize(
+    ("source", "server", "polls"),
+    [
+        (AwsSpot, Ec2(), [None, None]),
+        (AwsSpot, Ec2({"action": "terminate", "time": STATED}), [notice(120, "aws")]),
+        # A token that has expired is renewed.
+        (AwsSpot, Ec2({"action": "stop", "time": STATED}, polls_max=1), [notice(120, "aws")] * 2),
+        # An instance that hibernates does so at once.
+        (AwsSpot, Ec2({"action": "hibernate", "time": STATED}), [notice(0, "aws")]),
+        # Thirty seconds from the first poll that says so.
+        (GcePreemption, gce("FALSE", "TRUE"), [None, notice(31, "gce"), notice(31, "gce")]),
+        (
+            AzureScheduledEvents,
+            azure(
+                [
+                    azure_event("Preempt", ["worker_1", "worker_2"], 30),
+                    azure_event("Freeze", ["worker_3"], 10),
+                    REDEPLOYED,
+                    azure_event("Preempt", ["worker_2", "worker_3"], 45),
+                ]
+            ),
+            [notice(45, "azure")],
+        ),
+        (
+            AzureScheduledEvents,
+            azure([azure_event("Terminate", ["worker_3"], None, status="Started")]),
+            [notice(0, "azure")] * 2,
+        ),
+        # One that is cancelled is no notice any more.
+        (
+            AzureScheduledEvents,
+            azure([REDEPLOYED], []),
+            [notice(600, "azure", "maintenance"), None],
+        ),
+    ],
+)
+def test_a_cloud_says_when_a_machine_ends(source, server, polls):
+    with serving(server) as url:
+        asked = source(url)
+        times = (NOW_S, NOW_S + 1, NOW_S + 9)
+        assert [asked.poll(now_s) for now_s, _ in zip(times, polls, strict=False)] == polls
 
 
-def test_an_event_of_azure_without_a_time_has_begun():
-    started = azure_event("Terminate", ["worker_3"], "", status="Started")
-    with serving(azure(lambda: [started])) as url:
-        source = AzureScheduledEvents(url)
-        polls = [source.poll(NOW_S + 5), source.poll(NOW_S + 6)]
-    assert polls == [notice(5.0, "azure")] * 2
+@pytest.mark.parametrize(
+    ("source", "server", "variable", "prefix"),
+    [
+        (AwsSpot, Ec2(), "AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://"),
+        (GcePreemption, gce("FALSE"), "GCE_METADATA_HOST", ""),
+    ],
+)
+def test_the_endpoint_comes_from_the_variable_of_the_clouds_libraries_and_uses_no_proxy(
+    monkeypatch, source, server, variable, prefix
+):
+    monkeypatch.setenv("http_proxy", closed_url())
+    monkeypatch.setenv("no_proxy", "")
+    with serving(server) as url:
+        monkeypatch.setenv(variable, prefix + url.removeprefix("http://"))
+        assert source().poll(NOW_S) is None
 
 
-def test_an_event_of_azure_that_is_cancelled_is_no_notice_any_more():
-    answers = [[azure_event("Redeploy", ["worker_3"], http_date(600))], []]
-    with serving(azure(lambda: answers.pop(0))) as url:
-        source = AzureScheduledEvents(url)
-        assert source.poll(NOW_S) == notice(600.0, "azure", "maintenance")
-        assert source.poll(NOW_S) is None
+def test_an_answer_that_gce_does_not_document_is_an_error():
+    with serving(gce("MAYBE")) as url, pytest.raises(ValueError, match="'MAYBE', wanted TRUE"):
+        GcePreemption(url).poll(NOW_S)
 
 
 def slurm(**fields):
@@ -354,22 +337,19 @@ async def test_a_notice_that_nobody_takes_is_posted_again():
 
 
 @pytest.mark.asyncio
-async def test_a_source_is_polled_again_after_it_failed():
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        # It is polled again after it failed.
+        (Scripted(OSError("down"), ValueError("odd"), notice(30, "gce")), notice(30, "gce")),
+        (Lifetime(NOW_S + 600), notice(600, "lifetime", "lifetime")),
+    ],
+)
+async def test_what_a_source_says_is_posted(source, told):
     board = Board()
-    watch = watch_of(board, Scripted(OSError("down"), ValueError("odd"), notice(30, "scripted")))
+    watch = watch_of(board, source)
     watch.start()
     async with asyncio.timeout(10):
         await board.has.wait()
     await watch.close()
-    assert board.told == [notice(30, "scripted")]
-
-
-@pytest.mark.asyncio
-async def test_the_end_of_a_lifetime_is_known_from_the_start():
-    board = Board()
-    watch = watch_of(board, Lifetime(NOW_S + 600))
-    watch.start()
-    async with asyncio.timeout(10):
-        await board.has.wait()
-    await watch.close()
-    assert board.told == [notice(600, "lifetime", "lifetime")]
+    assert board.told == [told]

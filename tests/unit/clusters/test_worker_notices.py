@@ -22,6 +22,7 @@ class Cluster:
         addresses = {f"tcp://{name}:1": name for name in names}
         self.board = PreemptionBoard(lambda: 0.0)
         workers = {a: SimpleNamespace(name=n, host=n) for a, n in addresses.items()}
+        self.connected = workers
         self.service = NoticeService(SimpleNamespace(workers=workers), self.board)
         self.scheduler = SimpleNamespace(**self.service.handlers)
         self.workers = {name: self._worker(address) for address, name in addresses.items()}
@@ -100,7 +101,7 @@ async def test_the_next_worker_polls_as_soon_as_the_first_is_gone():
         await notices.ask(source)
     pause = asyncio.ensure_future(second.pause(source, 60.0))
     await asyncio.sleep(0)
-    cluster.service._scheduler.workers.pop("tcp://a:1")
+    cluster.connected.pop("tcp://a:1")
     cluster.service.removed("tcp://a:1")
     async with asyncio.timeout(10):
         await pause

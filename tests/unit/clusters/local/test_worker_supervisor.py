@@ -12,7 +12,6 @@ import pytest
 from elasticml.clusters.local.launchers import Process
 from elasticml.clusters.local.process_options import ClusterOptions, WorkerOptions
 from elasticml.clusters.local.worker_supervisor import WorkerSupervisor
-from elasticml.errors import ConfigError
 
 ADDRESS = "tcp://127.0.0.1:40001"
 
@@ -104,20 +103,6 @@ async def test_a_worker_that_got_the_port_of_a_former_one_can_be_lost(launcher: 
 
 
 @pytest.mark.asyncio
-async def test_a_dead_worker_is_skipped_and_an_unknown_one_is_named(
-    launcher: Launcher,
-) -> None:
-    keeper = launcher.keeper
-    assert keeper is not None
-    await keeper.bring_back(1)
-    for _ in range(2):
-        await keeper.lose([ADDRESS, "worker-0"], "kill", 0.0)
-    assert len(launcher.started) == 1
-    with pytest.raises(ConfigError, match="no worker 'worker-7'"):
-        await keeper.lose(["worker-7"], "kill", 0.0)
-
-
-@pytest.mark.asyncio
 async def test_a_job_gets_workers_up_to_the_maximum_and_releases_them(launcher: Launcher) -> None:
     keeper = launcher.keeper
     assert keeper is not None
@@ -128,19 +113,3 @@ async def test_a_job_gets_workers_up_to_the_maximum_and_releases_them(launcher: 
     there = [record.name for record in keeper.status()]
     assert (granted, there) == ([1, 1, 0], ["worker-0"])
     assert await keeper.request(5) == 2
-
-
-@pytest.mark.asyncio
-async def test_only_running_workers_are_slowed_and_never_made_faster(
-    launcher: Launcher,
-) -> None:
-    keeper = launcher.keeper
-    assert keeper is not None
-    scheduler: Any = launcher._scheduler
-    await keeper.bring_back(1)
-    await keeper.slow(["worker-0"], 1.5)
-    await keeper.lose(["worker-0"], "kill", 0.0)
-    await keeper.slow(["worker-0"], 2.0)
-    assert scheduler.calls == [(ADDRESS, {"factor": 1.5})]
-    with pytest.raises(ConfigError, match="a factor of at least 1"):
-        await keeper.slow(["worker-0"], 0.5)

@@ -7,10 +7,8 @@ import json
 
 import dask
 import pytest
-import skein
 
 from elasticml.clusters.yarn.application_spec import (
-    ContainerAsk,
     asked_containers,
     is_local,
     make_specification,
@@ -78,30 +76,22 @@ def written(tmp_path):
             "environment/bin/python -m dask_yarn.cli services client job.py -n 3",
             f"environment/bin/python {OURS} client job.py -n 3",
         ),
+        *(
+            (other, other)
+            for other in (
+                f"python {OURS} worker",
+                "my-dask-yarn services worker",
+                "dask-yarn submit script.py",
+                "cp dask-yarn services",
+                "dask-yarn-services worker",
+                "python -m dask_yarn.client services",
+                "",
+            )
+        ),
     ],
 )
-def test_commands_of_dask_yarns_services_become_ours(script, expected):
+def test_commands_of_dask_yarns_services_become_ours_and_others_stay(script, expected):
     assert rewrite_script(script) == expected
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "my-dask-yarn services worker",
-        "dask-yarn submit script.py",
-        "cp dask-yarn services",
-        "dask-yarn-services worker",
-        "python -m dask_yarn.client services",
-        "",
-    ],
-)
-def test_other_scripts_stay_unchanged(script):
-    assert rewrite_script(script) == script
-
-
-def test_a_rewritten_script_is_not_rewritten_again():
-    once = rewrite_script("dask-yarn services worker")
-    assert rewrite_script(once) == once
 
 
 def test_a_written_specification_changes_only_in_its_services(written):
@@ -125,7 +115,9 @@ def test_rewriting_leaves_the_argument_unchanged(written):
     text = spec.to_yaml()
     rewrite(spec)
     with_placement(spec, node_label="slow", nodes=["two"])
-    with_security(spec, "none")
+    for choice in ("tls", "none"):
+        services = with_security(spec, choice).services.values()
+        assert {service.env[SECURITY_VARIABLE] for service in services} == {choice}
     assert spec.to_yaml() == text
 
 
@@ -135,17 +127,32 @@ def test_a_specification_is_read_from_a_file_a_mapping_and_a_record(written):
     assert read_specification(from_file) is from_file
 
 
+VENV = {"environment": "venv:///opt/env", "n_workers": 1}
+
+
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("make", "says"),
     [
-        ({"services": {"a": {"script": "x", "resources": {"memory": 1, "vcores": 1}}}}, "'a'"),
-        ({"services": {}, "nonsense": 1}, "nonsense"),
-        ("/nowhere/spec.yaml", "No such file"),
+        (
+            lambda: read_specification(
+                {"services": {"a": {"script": "x", "resources": {"memory": 1, "vcores": 1}}}}
+            ),
+            "'a'",
+        ),
+        (lambda: read_specification({"services": {}, "nonsense": 1}), "nonsense"),
+        (lambda: read_specification("/nowhere/spec.yaml"), "No such file"),
+        (lambda: make_specification(n_workers=1), "must provide a path to a Python environment"),
+        (lambda: make_specification(**VENV, deploy_mode="nowhere"), "deploy_mode"),
+        (lambda: make_specification(**VENV, worker_memory=12), "12 MiB"),
+        (
+            lambda: make_specification(environment="missing.tar.gz"),
+            "there is no file missing.tar.gz",
+        ),
     ],
 )
-def test_invalid_specifications_are_refused_in_one_line(source, says):
+def test_wrong_specifications_and_arguments_are_refused_in_one_line(make, says):
     with pytest.raises(ConfigError, match=says) as caught:
-        read_specification(source)
+        make()
     assert "\n" not in caught.value.message
 
 
@@ -168,14 +175,6 @@ def test_arguments_and_configuration_have_dask_yarns_meaning():
     assert json.loads(base64.b64decode(worker.env["worker_options"])) == {"nthreads": 2}
     assert worker.script.endswith(f"\npython {OURS} worker")
     assert not is_local(spec)
-
-
-def test_making_a_specification_leaves_arguments_and_configuration_unchanged():
-    mine = {"A": "b"}
-    make_specification(environment="venv:///opt/env", worker_env=mine)
-    make_specification(environment="venv:///opt/env")
-    assert mine == {"A": "b"}
-    assert dask.config.get("yarn.worker.env") == {}
 
 
 def test_the_configured_specification_is_the_default(written):
@@ -203,21 +202,6 @@ def test_a_node_unpacks_an_uploaded_environment_once(tmp_path, scheme, visibilit
     assert [str(file.visibility) for file in files] == [visibility] * 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({}, "must provide a path to a Python environment"),
-        ({"environment": "venv:///opt/env", "deploy_mode": "nowhere"}, "deploy_mode"),
-        ({"environment": "venv:///opt/env", "worker_memory": 12}, "12 MiB"),
-        ({"environment": "missing.tar.gz"}, "there is no file missing.tar.gz"),
-    ],
-)
-def test_wrong_arguments_are_refused_in_one_line(arguments, says):
-    with pytest.raises(ConfigError, match=says) as caught:
-        make_specification(**{"n_workers": 1, **arguments})
-    assert "\n" not in caught.value.message
-
-
 def test_placement_is_the_workers_and_the_label_is_for_all_containers(written):
     spec = with_placement(
         read_specification(str(written)),
@@ -232,12 +216,6 @@ def test_placement_is_the_workers_and_the_label_is_for_all_containers(written):
     assert spec.services["dask.scheduler"].nodes == []
 
 
-def test_every_container_knows_whether_to_use_tls(written):
-    for choice in ("tls", "none"):
-        spec = with_security(read_specification(str(written)), choice)
-        assert {s.env[SECURITY_VARIABLE] for s in spec.services.values()} == {choice}
-
-
 def test_an_applications_request_is_its_master_and_its_services(written):
     spec = read_specification(str(written))
     spec.services["dask.worker"].node_label = "slow"
@@ -248,9 +226,3 @@ def test_an_applications_request_is_its_master_and_its_services(written):
         ("dask.worker", 2048, 2, "slow", 3),
         ("tensorboard", 256, 1, "fast", 1),
     ]
-    assert isinstance(asks[0], ContainerAsk)
-
-
-def test_a_specification_survives_serialization_by_skein(written):
-    spec = with_security(rewrite(read_specification(str(written))))
-    assert skein.ApplicationSpec.from_protobuf(spec.to_protobuf()) == spec

@@ -69,17 +69,13 @@ def release(
     return [*allocator.release({name: container_of(name) for name in names}, marks, now_s)]
 
 
-def preempt(allocator: ContainerAllocator, instance: int, now_s: float) -> list[object]:
+def preempt(
+    allocator: ContainerAllocator, instance: int, now_s: float, replacement: int | None = None
+) -> list[object]:
     """Pre-empt a container; skein requests its replacement, the next one, at the same time."""
-    replacement = max(record.instance for record in allocator._records.values()) + 1
-    actions = allocator.see([seen(instance, "failed"), seen(replacement, "requested")], now_s)
+    next_one = seen(instance + 1 if replacement is None else replacement, "requested")
+    actions = allocator.see([seen(instance, "failed"), next_one], now_s)
     return [*actions, *allocator.ended(f"w{instance}", *PREEMPTED, now_s)]
-
-
-def test_a_first_preemption_is_left_to_skein():
-    allocator = running(2)
-    assert preempt(allocator, 1, now_s=10.0) == []
-    assert allocator.count == 2
 
 
 def test_a_container_preempted_young_repeatedly_is_requested_later_and_later():
@@ -91,34 +87,23 @@ def test_a_container_preempted_young_repeatedly_is_requested_later_and_later():
         allocator.see([seen(instance)], now_s)
         assert preempt(allocator, instance, now_s) == [Kill(name=f"w{instance + 1}")]
         waits.append(0.0)
-        while allocator.see([], now_s + waits[-1]) == []:
+        while not (due := allocator.see([], now_s + waits[-1])):
             waits[-1] += 1.0
+        assert due == [Add(streak=len(waits) + 1)]
         now_s += waits[-1]
         instance += 2
         allocator.added(f"w{instance}", instance, streak=len(waits) + 1)
         assert allocator.count == 1
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-
-
-def test_the_delayed_request_names_the_number_of_preemptions():
-    allocator = running(1)
-    preempt(allocator, 0, now_s=1.0)
-    allocator.see([seen(1)], now_s=2.0)
-    preempt(allocator, 1, now_s=3.0)
-    assert allocator.see([seen(2, "killed")], now_s=4.0) == [Add(streak=2)]
-
-
-def test_a_container_that_lived_long_is_requested_at_once_again():
-    allocator = running(1)
-    preempt(allocator, 0, now_s=1.0)
-    allocator.see([seen(1)], now_s=2.0)
-    assert preempt(allocator, 1, now_s=2.0 + YOUNG_S) == []
+    # One that lived long is requested at once again.
+    allocator.see([seen(instance)], now_s)
+    assert preempt(allocator, instance, now_s + YOUNG_S) == []
 
 
 def test_containers_preempted_together_count_once_each():
     allocator = running(4)
     for instance in range(4):
-        assert preempt(allocator, instance, now_s=20.0) == []
+        assert preempt(allocator, instance, 20.0, instance + 4) == []
     assert allocator.count == 4
 
 
@@ -179,13 +164,6 @@ def test_a_container_released_for_a_marked_one_is_requested_again(marks):
     assert allocator.see([], now_s=6.0) == [Add()]
 
 
-def test_a_mark_is_answered_once(marks):
-    allocator = running(3)
-    marks.mark("w0")
-    assert release(allocator, ["w1", "w2"], marks, now_s=5.0) == [Kill(name="w1"), Kill(name="w2")]
-    assert allocator.see([], now_s=9.0) == [Add()]
-
-
 def test_a_mark_on_a_container_whose_worker_has_not_registered_is_not_answered(marks):
     # Jobs do not know of it: a policy released another container meanwhile, and that one was
     # requested again, one container too many.
@@ -214,7 +192,7 @@ def test_a_container_released_for_a_mark_that_has_just_ended_is_requested_again(
     marks.mark("w1")
     marks.end("w1", 4.5)
     marks.end("w0", 5.0)
-    preempt(allocator, 0, now_s=5.0)
+    preempt(allocator, 0, 5.0, 4)
     release(allocator, ["w2", "w3"], marks, now_s=5.1)
     assert allocator.count == 4
     assert allocator.see([], now_s=9.0) == [Add(), Add()]
@@ -298,24 +276,10 @@ def test_a_failed_release_is_repeated(marks):
     assert allocator.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
 
 
-def test_a_released_container_does_not_count_as_preempted(marks):
-    allocator = running(2)
-    release(allocator, ["w1"], marks, now_s=5.0)
-    assert allocator.ended("w1", *PREEMPTED, 6.0) == []
-    assert allocator.count == 1
-
-
 def test_a_job_gets_at_most_the_remaining_maximum():
     allocator = running(3, maximum=4)
     assert allocator.request(5) == [Add()]
     allocator.added("w3", 3, streak=0)
-    assert allocator.request(1) == []
-
-
-def test_delayed_requests_count_towards_the_maximum(marks):
-    allocator = running(2, maximum=2)
-    marks.mark("w0")
-    release(allocator, ["w1"], marks, now_s=0.0)
     assert allocator.request(1) == []
 
 
@@ -330,48 +294,36 @@ def test_missing_containers_below_the_minimum_are_requested():
     assert allocator.see([seen(1, "succeeded")], now_s=4.0) == [Add()]
 
 
-def test_three_workers_that_fail_alike_before_they_register_end_the_application():
+LOST = ("exit", 127, "Exit code: 127\nLast 4096 bytes of stderr :\nbash: python: not found\n")
+
+
+@pytest.mark.parametrize(
+    ("ends", "registered", "n_ended"),
+    [
+        # Three that fail alike before they register end the application, once.
+        ([LOST] * 5, [], 1),
+        # Containers that others end never do so, nor failures of different kinds.
+        *(([(reason, -100, "")] * 9, [], 0) for reason in ("preempted", "node", "aborted")),
+        ([("released", -100, "")] * 9, [], 0),
+        ([("exit", i % 2 + 1, "") for i in range(9)], [], 0),
+        # One registered worker shows that workers can start.
+        ([("exit", 1, "")] * 9, [2, 5, 8], 0),
+    ],
+)
+def test_an_application_whose_workers_cannot_start_is_ended(ends, registered, n_ended):
     allocator = ContainerAllocator()
-    message = "Exit code: 127\nLast 4096 bytes of stderr :\nbash: python: command not found\n"
-    actions = []
-    for instance in range(5):
+    ended = []
+    for instance, (reason, status, message) in enumerate(ends):
         allocator.see([seen(instance)], now_s=float(instance))
-        actions += allocator.ended(f"w{instance}", "exit", 127, message, float(instance))
-    assert actions == [
-        EndApplication(
-            message="3 worker containers in a row ended before they registered "
-            "(exit, status 127): bash: python: command not found; fix that and submit again"
-        )
-    ]
-
-
-@pytest.mark.parametrize("reason", ["preempted", "node", "released", "aborted"])
-def test_containers_that_others_end_never_end_the_application(reason: str):
-    allocator = ContainerAllocator()
-    for instance in range(9):
-        allocator.see([seen(instance)], now_s=float(instance))
-        actions = allocator.ended(f"w{instance}", reason, -100, "", float(instance))
-        assert not [action for action in actions if isinstance(action, EndApplication)]
-
-
-def test_one_registered_worker_shows_that_workers_can_start():
-    allocator = ContainerAllocator()
-    for instance in range(9):
-        allocator.see([seen(instance)], now_s=float(instance))
-        if instance % 3 == 2:
+        if instance in registered:
             allocator.registered(f"w{instance}")
-        assert allocator.ended(f"w{instance}", "exit", 1, "", float(instance)) == []
-
-
-def test_workers_that_fail_in_different_ways_are_retried():
-    allocator = ContainerAllocator()
-    for instance in range(9):
-        allocator.see([seen(instance)], now_s=float(instance))
-        assert allocator.ended(f"w{instance}", "exit", instance % 2 + 1, "", 0.0) == []
-
-
-def test_reports_about_unknown_containers_are_ignored():
-    assert ContainerAllocator().ended("w7", *PREEMPTED, 0.0) == []
+        actions = allocator.ended(f"w{instance}", reason, status, message, float(instance))
+        ended += [action for action in actions if isinstance(action, EndApplication)]
+    message = (
+        "3 worker containers in a row ended before they registered (exit, status 127): "
+        "bash: python: not found; fix that and submit again"
+    )
+    assert ended == [EndApplication(message=message)] * n_ended
 
 
 def test_the_relevant_line_is_found_in_yarns_message():

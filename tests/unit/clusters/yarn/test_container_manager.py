@@ -1,11 +1,13 @@
-"""The container manager: what it reports, requests and releases."""
+"""The container manager between a fake ResourceManager and a scheduler: what it says and does."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -13,19 +15,29 @@ from elasticml.clusters.yarn import container_manager as manager_module
 from elasticml.clusters.yarn.container_allocator import ContainerAllocator
 from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from elasticml.clusters.yarn.container_manager import ContainerManager
-from elasticml.clusters.yarn.notice_parser import AgentNotice, AgentSeen
 from elasticml.clusters.yarn.yarn_client import ServiceContainer
 from elasticml.protocol.notices import (
     ContainerEnded,
-    ContainerMarked,
     MarkLifted,
     NodeChanged,
     Notice,
 )
 from elasticml.runtime.preemption_board import PREEMPTION_EXTENSION, PreemptionBoard
-from tests.fake_yarn import FakeApplication
+from tests.fake_yarn import WAIT_S, FakeApplication
+
+pytestmark = pytest.mark.asyncio
 
 OWN = "container_1795287234947_0002_01_000002"
+MASTER = "container_1795287234947_0002_01_000001"
+#: The first container after a restart of the ResourceManager.
+FIRST = "container_e01_1795287234947_0002_01_000001"
+PREEMPTED = "Container preempted by scheduler"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Poll the containers often."""
+    monkeypatch.setattr(manager_module, "LOOK_S", 0.02)
 
 
 class Scheduler:
@@ -59,161 +71,136 @@ class Scheduler:
 class World:
     """A manager with its scheduler and application, and its posted notices."""
 
-    def __init__(self, n: int, registered: int | None = None, **limits: int) -> None:
+    def __init__(self, n: int, registered: int | None = None, own: str = OWN, **limits: int):
         self.scheduler = Scheduler()
         self.app = FakeApplication(n)
-        self.manager = ContainerManager(
-            self.scheduler,
-            self.app,
-            ContainerAllocator(**limits),
-            container=OWN,
-        )
-        self.posted: list[Notice] = []
+        self.agent = self.app.agent
         self.board = self.scheduler.board
-        self.board.subscribe(self.posted.append)
-        asyncio.run(self.manager._poll())
-        for instance in range(n if registered is None else registered):
-            self.register(instance)
+        self.manager = ContainerManager(
+            self.scheduler, self.app, ContainerAllocator(**limits), container=own
+        )
+        self._notices: list[Notice] = []
+        self._registered = n if registered is None else registered
 
-    def register(self, instance: int) -> None:
-        container = f"container_{instance + 2}"
-        node = f"node-{instance % 2}:45454"
+    async def __aenter__(self) -> Self:
+        self.board.subscribe(self._notices.append)
+        self.scheduler.add_plugin = lambda plugin: None
+        await self.manager.start()
+        await asyncio.to_thread(self.app.store.watched.get, timeout=WAIT_S)
+        await self.polled()
+        for instance in range(self._registered):
+            self.register(instance)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.manager.close()
+
+    def register(self, instance: int, container: str = "") -> None:
+        container = container or f"container_{instance + 2}"
+        startup = {"container": container, "node": f"node-{instance % 2}:45454"}
         self.scheduler.workers[address(instance)] = SimpleNamespace(
-            name=f"dask.worker_{instance}",
-            extra={STARTUP_KEY: {"container": container, "node": node}},
+            name=f"dask.worker_{instance}", extra={STARTUP_KEY: startup}
         )
         self.manager.add_worker(self.scheduler, address(instance))
 
-    def tell(self, *notices: AgentNotice) -> None:
-        async def act() -> None:
-            for notice in notices:
-                await self.manager._handle(notice)
+    def mark(self, container: str, strict: bool = False) -> None:
+        self.agent.mark((container, time.time(), 1), strict=strict)
 
-        asyncio.run(act())
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not is_so():
+                await asyncio.sleep(0.005)
 
-    def poll(self) -> None:
-        asyncio.run(self.manager._poll())
+    async def handled(self) -> list[Notice]:
+        """Wait until the agent's documents have been handled; return what was posted."""
+        self.agent.change("last:1", "RUNNING")
+        await self.until(lambda: any(getattr(n, "node", "") == "last:1" for n in self._notices))
+        return [n for n in self._notices if getattr(n, "node", "") != "last:1"]
+
+    async def polled(self) -> None:
+        """Wait until the containers have been polled and what was due has been done."""
+        looks = self.app.looks
+        await self.until(lambda: self.app.looks >= looks + 2)
+
+    def states(self) -> list[str]:
+        return [container.state for container in self.app.listed]
 
 
 def address(instance: int) -> str:
     return f"tls://10.0.0.2:{1000 + instance}"
 
 
-def marked(container: str, strict: bool = False) -> ContainerMarked:
-    return ContainerMarked(container=container, grace_s=5.0, life_s=20.0, negotiable=not strict)
-
-
-def exited(container: str, reason: Any, status: int, message: str = "") -> ContainerEnded:
-    return ContainerEnded(container=container, reason=reason, status=status, message=message)
-
-
-def posted_mark(container: str, address: str, **more: Any) -> ContainerMarked:
-    return replace(marked(container), address=address, cause=f"reclaim {address}", **more)
-
-
-def lifted(container: str, address: str) -> MarkLifted:
-    return MarkLifted(container=container, address=address, cause=f"restored {address}")
-
-
-def test_a_mark_on_a_worker_is_posted_by_its_address():
-    world = World(2)
-    world.tell(marked("container_3"))
-    assert world.posted == [posted_mark("container_3", address(1))]
-
-
-def test_a_strict_mark_cannot_be_negotiated():
-    world = World(1)
-    world.tell(marked("container_2", strict=True))
-    assert world.posted == [posted_mark("container_2", address(0), negotiable=False)]
-
-
-def test_a_mark_on_the_schedulers_own_container_is_essential():
-    world = World(1)
-    world.tell(marked(OWN))
-    assert world.posted == [posted_mark(OWN, world.scheduler.address, essential=True)]
-
-
-def test_a_mark_on_an_essential_container_ends_with_it():
-    master = "container_1795287234947_0002_01_000001"
-    world = World(1)
-    world.tell(marked(master), exited(master, "preempted", -102))
-    assert world.posted == [
-        posted_mark(master, master, essential=True),
-        lifted(master, master),
-    ]
-
-
-@pytest.mark.parametrize("own", [OWN, OWN.replace("container", "container_e01")])
-def test_the_first_container_after_a_restart_of_the_resource_manager_is_a_workers(
-    monkeypatch: pytest.MonkeyPatch, own: str
-):
-    """Its end counted as that of an unplaced one, and the request in its place was withdrawn."""
-    first = "container_e01_1795287234947_0002_01_000001"
-    world = World(1)
-    world.manager._registry.own_container = own
-    world.app.listed.append(
-        ServiceContainer(
-            name="dask.worker_1",
-            service="dask.worker",
-            instance=1,
-            state="running",
-            container=first,
-        )
+def helper(service: str, container: str) -> ServiceContainer:
+    return ServiceContainer(
+        name=f"{service}_1", service=service, instance=1, state="running", container=container
     )
-    world.tell(marked(first))
-    assert world.posted == []  # it waits for the worker to register; an essential one would not
-    told: list[str] = []
-    monkeypatch.setattr(ContainerAllocator, "ended", lambda self, name, *_: told.append(name) or [])
-    monkeypatch.setattr(ContainerAllocator, "unplaced", lambda self: told.append("unplaced"))
-    world.tell(exited(first, "released", -100))
-    assert told == ["dask.worker_1"]
 
 
-def test_a_mark_on_a_container_of_another_service_is_essential():
-    world = World(1)
-    world.app.listed.append(
-        ServiceContainer(
-            name="helper_0",
-            service="helper",
-            instance=0,
-            state="running",
-            container="container_9",
-        )
-    )
-    world.tell(marked("container_9"))
-    assert [n.essential for n in world.posted if isinstance(n, ContainerMarked)] == [True]
+LATER = helper("dask.worker", FIRST)
 
 
-def test_nothing_is_released_for_an_unknown_container():
-    # YARN takes back containers that it has granted before skein has heard of them, and so with
-    # requests that were withdrawn too late. A member released for one would be gone for good.
-    world = World(2)
-    world.tell(marked("container_99"), exited("container_99", "preempted", -102))
-    assert world.posted == []
-    assert world.board.live() == []
+@pytest.mark.parametrize(
+    ("container", "strict", "listed", "own", "posted"),
+    [
+        ("container_2", False, None, OWN, [(address(0), True, False)]),
+        ("container_2", True, None, OWN, [(address(0), False, False)]),
+        # The scheduler, the master and other services are essential.
+        (OWN, False, None, OWN, [("tls://10.0.0.1:1", True, True)]),
+        (MASTER, False, None, OWN, [(MASTER, True, True)]),
+        ("container_9", False, helper("helper", "container_9"), OWN, [("container_9", True, True)]),
+        # A worker that has not registered: its mark waits, and it is not taken for the master.
+        (FIRST, False, LATER, OWN, []),
+        (FIRST, False, LATER, OWN.replace("container", "container_e01"), []),
+        # YARN takes back containers that it has granted before skein has heard of them. A member
+        # released for one would be gone for good.
+        ("container_99", False, None, OWN, []),
+    ],
+)
+async def test_a_mark_is_posted_with_who_is_marked(container, strict, listed, own, posted):
+    async with World(1, own=own) as world:
+        world.app.listed += [listed] if listed else []
+        world.mark(container, strict)
+        marks = await world.handled()
+        assert [(m.address, m.negotiable, m.essential) for m in marks] == posted
+        if listed is LATER:
+            world.register(1, FIRST)
+            assert [m.address for m in world.board.live()] == [address(1)]
 
 
-def test_a_mark_that_came_before_skein_knew_the_container_reaches_its_worker():
-    world = World(1, registered=0)
-    (container,) = world.app.listed
-    world.app.listed.clear()
-    world.tell(marked("container_2"))
-    world.app.listed.append(container)
-    world.poll()
-    world.register(0)
-    assert [type(notice) for notice in world.posted] == [ContainerMarked]
-    asyncio.run(world.manager.release([address(0)]))
-    assert world.app.killed == ["dask.worker_0"]
-    assert world.manager._allocator.count == 1  # it is requested again
+async def test_a_mark_on_an_essential_container_ends_with_it_and_an_unknown_one_leaves_nothing():
+    async with World(1) as world:
+        world.mark(MASTER)
+        world.agent.end(MASTER, -102, PREEMPTED)
+        mark, lifted = await world.handled()
+        assert (mark.address, lifted.address) == (MASTER, MASTER)
+        assert isinstance(lifted, MarkLifted)
+        world.agent.end("container_99", -102, PREEMPTED)
+        assert len(await world.handled()) == 2
+        assert world.board.live() == []
 
 
-def test_a_container_is_released_in_time_without_aborting_its_retirement(monkeypatch):
+async def test_a_mark_that_came_before_skein_knew_the_container_reaches_its_worker():
+    async with World(1, registered=0) as world:
+        (container,) = world.app.listed
+        world.app.listed.clear()
+        world.mark("container_2")
+        assert await world.handled() == []
+        world.app.listed.append(container)
+        await world.polled()
+        world.register(0)
+        (mark,) = await world.handled()
+        assert (mark.address, 0.0 <= mark.grace_s <= 15.0) == (address(0), True)
+        await world.manager.release([address(0)])
+        assert world.app.killed == ["dask.worker_0"]
+        # It is requested again.
+        await world.until(lambda: world.states() == ["killed", "requested"])
+
+
+async def test_a_container_is_released_in_time_without_aborting_its_retirement(monkeypatch):
     # Plain tasks that run on; Dask logs a cancelled retirement as an error.
     monkeypatch.setattr(manager_module, "UNHURRIED_S_MAX", 0.01)
-    world = World(2)
-
-    async def release() -> None:
-        is_over = asyncio.Event()
+    is_over = asyncio.Event()
+    async with World(2) as world:
 
         async def retire_workers(workers: list[str], **options: Any) -> None:
             await is_over.wait()
@@ -221,140 +208,101 @@ def test_a_container_is_released_in_time_without_aborting_its_retirement(monkeyp
 
         world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
         await world.manager.release([address(1)])
-        assert world.app.killed == ["dask.worker_1"]
-        (leaving,) = world.manager._draining
+        assert (world.app.killed, world.scheduler.retired) == (["dask.worker_1"], [])
         is_over.set()
-        await leaving
-
-    asyncio.run(release())
-    assert world.scheduler.retired == [address(1)]
-    assert world.manager._draining == set()
+        await world.until(lambda: world.scheduler.retired == [address(1)])
 
 
-def test_a_check_between_a_release_and_the_kill_changes_nothing(monkeypatch):
-    # The containers are checked every second, and retiring a worker takes up to 30 s.
-    monkeypatch.setattr(manager_module, "UNHURRIED_S_MAX", 0.05)
-    world = World(2, maximum=2)
-    world.tell(marked("container_2"))
-    world.board.post(MarkLifted(address=address(0)))  # nothing is urgent any more
+async def test_polls_between_a_release_and_the_kill_change_nothing():
+    # The containers are polled every second, and retiring a worker takes up to 30 s.
+    async with World(2, maximum=2) as world:
+        world.mark("container_2")
+        await world.handled()
+        world.board.post(MarkLifted(address=address(0)))  # nothing is urgent any more
 
-    async def release() -> None:
         async def retire_workers(workers: list[str], **options: Any) -> None:
-            await world.manager._poll()
+            await world.polled()
 
         world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
         await world.manager.release([address(1)])
-
-    asyncio.run(release())
-    assert world.app.killed == ["dask.worker_1"]
-    assert world.manager._allocator.count == 2  # one exists, one will be requested
+        assert world.app.killed == ["dask.worker_1"]
+        await world.until(lambda: world.states() == ["running", "killed", "requested"])
 
 
-def test_nothing_is_released_for_a_strict_mark():
-    world = World(2)
-    world.tell(marked("container_2", strict=True))
-    world.board.post(MarkLifted(container="container_2"))
-    asyncio.run(world.manager.release([address(1)]))
-    assert world.manager._allocator.count == 1  # it was retired, and no replacement is requested
-
-
-def test_a_mark_is_kept_for_a_worker_that_registers_later():
-    world = World(1, registered=0)
-    world.tell(marked("container_2"))
-    assert world.posted == []
-    world.register(0)
-    [mark] = world.posted
-    assert isinstance(mark, ContainerMarked)
-    assert mark.address == address(0)
-    assert 0.0 <= mark.grace_s <= 5.0
-
-
-def test_a_mark_on_an_unregistered_worker_does_not_add_a_replacement():
-    # A policy released another container meanwhile: one container too many was requested.
-    world = World(2, registered=1)
-    world.tell(marked("container_3"))
-    asyncio.run(world.manager.release([address(0)]))
-    assert world.manager._allocator.count == 1
-
-
-def test_the_end_of_a_container_is_reported_once_with_its_reason():
-    world = World(2)
-    over = exited("container_3", "preempted", -102, "Container preempted by scheduler")
-    world.app.set("dask.worker_1", "failed", "Container preempted by scheduler")
-    world.tell(AgentSeen(heartbeat_ms=1000), over, over)
-    world.poll()
-    assert world.posted == [
-        ContainerEnded(
-            cause="ended container_3",
-            address=address(1),
-            container="container_3",
-            reason="preempted",
-            status=-102,
-            message="Container preempted by scheduler",
-        )
-    ]
+async def test_the_end_of_a_container_is_reported_once_with_its_reason():
+    async with World(2) as world:
+        world.agent.hello()
+        world.agent.end("container_3", -102, PREEMPTED)
+        await world.handled()
+        world.app.set("dask.worker_1", "failed", PREEMPTED)
+        world.agent.end("container_3", -102, PREEMPTED)
+        await world.polled()
+        assert await world.handled() == [
+            ContainerEnded(
+                cause="ended container_3",
+                address=address(1),
+                container="container_3",
+                reason="preempted",
+                status=-102,
+                message=PREEMPTED,
+            )
+        ]
 
 
 @pytest.mark.parametrize(
     ("state", "message", "reason"),
     [
-        ("failed", "Container preempted by scheduler", "preempted"),
+        ("failed", PREEMPTED, "preempted"),
         ("failed", "Container released on a *lost* node", "node"),
         ("failed", "Container killed for exceeding physical memory limits", "memory"),
         ("failed", "Container failed during execution, see logs for more information.", "exit"),
         ("killed", "Killed by user request.", "released"),
     ],
 )
-def test_without_an_agent_ends_are_read_from_skeins_reports(state: str, message: str, reason: str):
-    world = World(2)
-    world.app.set("dask.worker_0", state, message)
-    world.poll()
-    world.poll()
-    assert [(n.address, n.reason) for n in world.posted if isinstance(n, ContainerEnded)] == [
-        (address(0), reason)
-    ]
+async def test_without_an_agent_ends_are_read_from_skeins_reports(state, message, reason):
+    async with World(2) as world:
+        world.app.set("dask.worker_0", state, message)
+        await world.polled()
+        await world.polled()
+        ended = [n for n in await world.handled() if isinstance(n, ContainerEnded)]
+        assert [(n.address, n.reason) for n in ended] == [(address(0), reason)]
 
 
-def test_workers_of_a_lost_node_are_reported_and_removed():
-    world = World(4)
-    world.tell(NodeChanged(node="node-1:45454", state="lost"))
-    lost = (address(1), address(3))
-    node = "node-1:45454"
-    assert world.posted == [
-        NodeChanged(cause=f"node {node}", node=node, state="lost", addresses=lost)
-    ]
-    assert world.scheduler.removed == list(lost)
+async def test_workers_of_a_lost_node_are_removed_and_those_of_a_decommissioned_one_stay():
+    change = NodeChanged(node="node-0:45454", state="decommissioning", grace_s=9.0)
+    lost = NodeChanged(node="node-1:45454", state="lost")
+    async with World(4) as world:
+        world.agent.change(change.node, "DECOMMISSIONING", 9)
+        world.agent.change(lost.node, "LOST")
+        on = {change.node: (address(0), address(2)), lost.node: (address(1), address(3))}
+        assert await world.handled() == [
+            replace(one, cause=f"node {one.node}", addresses=on[one.node]) for one in (change, lost)
+        ]
+        assert world.scheduler.removed == [*on[lost.node]]
 
 
-def test_workers_of_a_decommissioned_node_stay_until_it_stops():
-    world = World(2)
-    node = "node-0:45454"
-    change = NodeChanged(node=node, state="decommissioning", grace_s=9.0)
-    world.tell(change)
-    assert world.posted == [replace(change, cause=f"node {node}", addresses=(address(0),))]
-    assert world.scheduler.removed == []
+async def test_a_job_gets_containers_up_to_the_maximum():
+    async with World(2, maximum=3) as world:
+        assert await world.manager.request(4) == 1
+        assert world.states() == ["running", "running", "requested"]
 
 
-def test_a_job_gets_containers_up_to_the_maximum():
-    world = World(2, maximum=3)
-    assert asyncio.run(world.manager.request(4)) == 1
-    assert [c.state for c in world.app.listed] == ["running", "running", "requested"]
+async def test_a_released_worker_is_retired_and_its_container_released():
+    async with World(3) as world:
+        await world.manager.release([address(1), "tls://10.9.9.9:1"])
+        assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
+        assert world.app.killed == ["dask.worker_1"]
 
 
-def test_a_released_worker_is_retired_and_its_container_released():
-    world = World(3)
-    asyncio.run(world.manager.release([address(1), "tls://10.9.9.9:1"]))
-    assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
-    assert world.app.killed == ["dask.worker_1"]
-
-
-def test_an_application_whose_workers_cannot_start_ends_with_one_line():
-    world = World(3, registered=0)
-    line = "worker_class: cannot import 'mine.Worker'"
-    world.app.store.values["elasticml.word.dask.worker_2"] = line.encode()
-    world.tell(*(exited(f"container_{i}", "exit", 2, "Exit code: 2") for i in (2, 3, 4)))
-    assert world.app.ended == (
-        "FAILED",
-        "3 worker containers in a row ended before they registered (exit, status 2): "
-        f"{line}; fix that and submit again",
-    )
+async def test_an_application_whose_workers_cannot_start_ends_with_one_line():
+    async with World(3, registered=0) as world:
+        line = "worker_class: cannot import 'mine.Worker'"
+        world.app.store.put("elasticml.word.dask.worker_2", line.encode())
+        for i in (2, 3, 4):
+            world.agent.end(f"container_{i}", 2, "Exit code: 2")
+        await world.until(lambda: world.app.ended is not None)
+        assert world.app.ended == (
+            "FAILED",
+            "3 worker containers in a row ended before they registered (exit, status 2): "
+            f"{line}; fix that and submit again",
+        )

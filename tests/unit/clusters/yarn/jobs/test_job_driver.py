@@ -33,12 +33,17 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def driver(place, tmp_path):
+def application():
+    return FakeApplication()
+
+
+@pytest.fixture
+def driver(place, tmp_path, application):
     data = {"format": "svmlight", "path": f"{place}/train.svm"}
     submission = Submission(
         record=job_record({"data": data}), cluster={}, place=place, workers=1, workers_min=1
     )
-    return YarnJob(submission, None, FakeApplication(), tmp_path)
+    return YarnJob(submission, None, application, tmp_path)
 
 
 @pytest.fixture
@@ -62,7 +67,9 @@ def failing_reads(monkeypatch):
     return left
 
 
-def test_a_job_that_has_ended_is_not_failed_by_a_restarting_name_node(driver, place, failing_reads):
+def test_a_job_that_has_ended_is_not_failed_by_a_restarting_name_node(
+    driver, application, place, failing_reads
+):
     # The driver started again meanwhile, and overwrote the verdict that the job had failed.
     verdict = Verdict(state="done", reason="5 rounds (gap)")
     write_verdict(place, verdict)
@@ -70,21 +77,10 @@ def test_a_job_that_has_ended_is_not_failed_by_a_restarting_name_node(driver, pl
     asyncio.run(driver.run())
     assert failing_reads["verdict.json"] == 0
     assert read_verdict(place) == verdict
-    assert driver._app.ended == (
+    assert application.ended == (
         "SUCCEEDED",
         f"done: 5 rounds (gap); the run is in {place}",
     )
-
-
-def test_a_job_continues_when_its_story_is_briefly_unavailable(driver, place, failing_reads):
-    records = [{"event": "RoundEnded", "round": r, "t": r / 2} for r in range(4)]
-    story = "".join(json.dumps(record) + "\n" for record in records)
-    filesystem.write_whole(f"{place}/story.jsonl", story.encode())
-    failing_reads["story.jsonl"] = 3
-    assert driver._resumed("memory://checkpoints") == {
-        "resume": "memory://checkpoints",
-        "reached": {"round": 4, "seconds": 1.5},
-    }
 
 
 @pytest.mark.parametrize(("attempts", "left"), [(0, 18), (1, 0)])
@@ -103,7 +99,7 @@ def test_a_resumed_driver_waits_for_data_that_were_present_before(
     assert is_missing is (attempts > 0), verdict.reason
 
 
-def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_path):
+def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_path, application):
     # Its run had a story and checkpoints of the attempt before, and no summary.
     data = {"format": "svmlight", "path": f"{place}/train.svm"}
     filesystem.write_whole(f"{place}/train.svm", b"1 1:1\n-1 2:1\n")
@@ -117,7 +113,6 @@ def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_p
         workers=1,
         workers_min=1,
     )
-    application = FakeApplication()
     application.store.put(CANCEL_KEY, b"1")
     driver = YarnJob(submission, SimpleNamespace(workers={}), application, tmp_path)
     asyncio.run(driver.run())

@@ -1,7 +1,5 @@
 """The application specification of a submitted job."""
 
-import sys
-
 import pytest
 
 from elasticml.clusters.yarn.jobs.submission import SUBMISSION_FILE
@@ -70,11 +68,6 @@ def test_a_jobs_requests_are_in_its_application():
     assert "source /opt/env/bin/activate" in worker.script
     assert scheduler.env["ELASTICML_YARN_WORKERS_MIN"] == "2"
     assert scheduler.env["ELASTICML_YARN_WORKERS_MAX"] == "9"
-
-
-def test_by_default_containers_run_the_interpreter_that_submits():
-    spec = make_spec(YarnContainers(), "first")
-    assert f"{sys.executable} -m elasticml" in spec.services["dask.worker"].script
 
 
 def test_a_specification_changes_only_in_the_jobs_settings(written):

@@ -18,26 +18,9 @@ from tests.fake_yarn import FakeYarn
 
 LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})
 APPLICATION = "application_1_0001"
+REFUSED = YarnCallError("queue ml is STOPPED")
+CLAIM = ("driver", "submitted.json")
 RECORD = job_record({"data": {"format": "synthetic_splice"}})
-
-
-class YarnWithRace(FakeYarn):
-    """A cluster on which another job starts while YARN decides."""
-
-    def __init__(self, other, ends):
-        super().__init__()
-        self.other, self.ends = other, ends
-
-    def submit(self, spec):
-        filesystem.write_whole(self.other, b"another job's")
-        raise self.ends
-
-
-class RefusingYarn(FakeYarn):
-    """A cluster whose queue has been stopped meanwhile."""
-
-    def submit(self, spec):
-        raise YarnCallError("queue ml is STOPPED")
 
 
 @pytest.fixture
@@ -58,60 +41,55 @@ def test_the_output_path_of_a_waiting_job_is_reserved(plan):
         check_result(plan.place)
 
 
-def test_a_refused_submission_frees_the_path(plan):
-    with pytest.raises(SubmissionError, match="queue ml is STOPPED"):
-        submit_plan(RefusingYarn(), plan, RECORD, evaluates=True)
-    assert not filesystem.exists(plan.place)
+class RefusingYarn(FakeYarn):
+    """A cluster that refuses a job; another job may write a file meanwhile."""
+
+    def __init__(self, other="", ends=REFUSED):
+        super().__init__()
+        self.other, self.ends = other, ends
+
+    def submit(self, spec):
+        if self.other:
+            filesystem.write_whole(self.other, b"another job's")
+        raise self.ends
 
 
-def test_a_path_that_was_taken_while_the_job_was_packed_is_left_alone(plan):
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_path_that_was_taken_while_the_job_was_packed_is_left_alone(plan, tmp_path, is_shared):
     # It was checked minutes before; then the run of another job was overwritten and removed.
+    plan = replace(plan, place=str(tmp_path / "run")) if is_shared else plan
     check_result(plan.place)
-    other = filesystem.join(plan.place, "story.jsonl")
-    filesystem.write_whole(other, b"another job's")
+    filesystem.write_whole(filesystem.join(plan.place, "story.jsonl"), b"another job's")
     with pytest.raises(ConfigError, match="is not empty; name another directory"):
         submit_plan(RefusingYarn(), plan, RECORD, evaluates=True)
     assert filesystem.names(plan.place) == ["story.jsonl"]
 
 
-def test_a_shared_path_that_was_taken_meanwhile_is_left_alone(plan, tmp_path):
-    shared = replace(plan, place=str(tmp_path / "run"))
-    check_result(shared.place)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "story.jsonl").write_text("another job's")
-    with pytest.raises(ConfigError, match="is not empty; name another directory"):
-        submit_plan(FakeYarn(), shared, RECORD, evaluates=True)
-
-
-@pytest.mark.parametrize("name", ["story.jsonl", "driver/attempt.json"])
-def test_a_refusal_removes_the_claim_and_nothing_else(plan, name):
-    other = filesystem.join(plan.place, *name.split("/"))
-    with pytest.raises(SubmissionError, match="queue ml is STOPPED"):
-        submit_plan(
-            YarnWithRace(other, YarnCallError("queue ml is STOPPED")), plan, RECORD, evaluates=True
-        )
-    assert filesystem.read_bytes(other) == b"another job's"
-    assert not filesystem.exists(filesystem.join(plan.place, "driver", "submitted.json"))
-
-
-def test_the_claim_of_another_job_stays(plan):
-    claim = filesystem.join(plan.place, "driver", "submitted.json")
-    with pytest.raises(SubmissionError):
-        submit_plan(YarnWithRace(claim, YarnCallError("refused")), plan, RECORD, evaluates=True)
-    assert filesystem.read_bytes(claim) == b"another job's"
-
-
-def test_a_job_that_may_have_been_accepted_keeps_its_path(plan):
-    other = filesystem.join(plan.place, "story.jsonl")
-    with pytest.raises(KeyboardInterrupt):
-        submit_plan(YarnWithRace(other, KeyboardInterrupt()), plan, RECORD, evaluates=True)
-    assert filesystem.names(plan.place) == ["driver", "story.jsonl"]
+@pytest.mark.parametrize(
+    ("other", "ends", "is_claimed"),
+    [
+        ("", REFUSED, False),
+        ("story.jsonl", REFUSED, False),
+        ("driver/attempt.json", REFUSED, False),
+        # The claim of another job stays, and that of one that may have been accepted.
+        ("driver/submitted.json", REFUSED, True),
+        ("story.jsonl", KeyboardInterrupt(), True),
+    ],
+)
+def test_a_refusal_removes_the_claim_and_nothing_else(plan, other, ends, is_claimed):
+    path = filesystem.join(plan.place, *other.split("/")) if other else ""
+    expected = KeyboardInterrupt if isinstance(ends, KeyboardInterrupt) else SubmissionError
+    with pytest.raises(expected):
+        submit_plan(RefusingYarn(path, ends), plan, RECORD, evaluates=True)
+    assert filesystem.exists(filesystem.join(plan.place, *CLAIM)) == is_claimed
+    assert filesystem.exists(plan.place) == bool(other)
+    assert not other or filesystem.read_bytes(path) == b"another job's"
 
 
 def test_checking_a_path_removes_only_the_check_file(plan, monkeypatch):
     # Between the check and the trial write another job claimed the path; its run was removed with
     # the trial file.
-    claim = filesystem.join(plan.place, "driver", "submitted.json")
+    claim = filesystem.join(plan.place, *CLAIM)
     write_whole = filesystem.write_whole
 
     def write_both(place, content):
