@@ -15,7 +15,7 @@ from sklearn.datasets import dump_svmlight_file
 
 import elasticml as em
 from elasticml.data.readers.files import absolute, file_info, open_binary
-from elasticml.data.source import BLOCK_BYTES, load_all, source_from_spec
+from elasticml.data.source import load_all, source_from_spec
 from elasticml.data.storage.filesystem import (
     exists,
     join,
@@ -92,29 +92,6 @@ def test_ranges_across_the_file_systems_own_blocks_are_whole(folder):
         assert file.read(20) == content[2**20 - 10 : 2**20 + 10]
         assert file.read() == content[2**20 + 10 :]
         assert file.read() == b""
-
-
-def test_lines_of_a_large_file_are_each_in_one_block(folder, tmp_path):
-    rows = 40_000
-    with (tmp_path / "large.csv").open("w") as file:
-        file.writelines(f"{i % 2},{i},{'0' * 400}1\n" for i in range(rows))
-    place = copied(folder, tmp_path / "large.csv")
-    source = source_from_spec({"format": "csv", "path": place, "label": 0, "header": False})
-    assert len(source.blocks()) == file_info(place).size // BLOCK_BYTES + 1 > 1
-    chunks = load_all(source)
-    assert np.concatenate([c.values[:, 0] for c in chunks]).tolist() == list(range(rows))
-
-
-def test_a_folder_and_a_pattern_have_the_rows_of_their_files(folder):
-    parts = join(folder, "parts")
-    for number in (10, 2, 1):
-        text = f"label,a\n0,{number}\n1,{number}.5\n"
-        write_whole(join(parts, f"part-{number}.csv"), text.encode())
-    write_whole(join(parts, "_SUCCESS"), b"")
-    for path in (parts, join(parts, "part-*.csv")):
-        source = source_from_spec({"format": "csv", "path": path, "label": "label"})
-        rows = np.concatenate([chunk.values[:, 0] for chunk in load_all(source)])
-        assert rows.tolist() == [1.0, 1.5, 2.0, 2.5, 10.0, 10.5]
 
 
 @pytest.mark.slow
