@@ -61,7 +61,7 @@ def workers_of(cluster):
 
 
 @pytest.mark.slow
-def test_plain_dask_work_runs_on_encrypted_connections(client, cluster):
+def test_plain_dask_work_runs_on_encrypted_connections_with_a_dashboard_and_logs(client, cluster):
     import dask.array as da
 
     client.wait_for_workers(2, timeout=WAIT_S_MAX)
@@ -70,23 +70,11 @@ def test_plain_dask_work_runs_on_encrypted_connections(client, cluster):
     addresses = [cluster.scheduler_address, *client.nthreads()]
     assert [address.partition("://")[0] for address in addresses] == ["tls"] * 3
     assert cluster.status is Status.running
-
-
-def test_a_client_without_the_key_is_refused(client, cluster):
-    plain = cluster.scheduler_address.replace("tls://", "tcp://")
-    with pytest.raises(OSError, match=r"in|out"):
-        Client(plain, timeout=2)
-
-
-def test_the_dashboard_answers_at_its_link(client, cluster):
+    with pytest.raises(OSError, match=r"in|out"):  # a client without the key
+        Client(cluster.scheduler_address.replace("tls://", "tcp://"), timeout=2)
     with urllib.request.urlopen(cluster.dashboard_link, timeout=30) as page:
         assert page.status == 200
-
-
-def test_containers_and_logs_are_those_of_the_workers(client, cluster):
-    client.wait_for_workers(2, timeout=WAIT_S_MAX)
-    containers = {container.id for container in cluster.workers()}
-    assert containers == workers_of(cluster)
+    assert {container.id for container in cluster.workers()} == workers_of(cluster)
     assert set(cluster.logs()) == {"Scheduler", *client.nthreads()}
     assert set(cluster.logs(scheduler=False, workers=[])) == set()
 

@@ -350,12 +350,13 @@ def test_a_comparison_reads_the_evaluated_objective_and_metric_or_shows_an_estim
     assert choose_rounds([read_run(run) for run in runs]) == (15, LOSS, 30, 39, 45, END)
 
 
-def test_the_page_of_several_runs_is_self_contained(runs, certified, tmp_path):
+def test_the_page_of_several_runs_is_self_contained(runs, certified, path, tmp_path):
     page = write_overlay([*runs, certified], None, tmp_path / "overlay.html")
     result = check(page)
     assert {"3 runs compared", "svm", "Objective by time", "Certified gap"} <= set(result.words)
     # Equal names are distinguished by their directories.
-    assert [row.label for row in table([runs[1], runs[1].parent / "run"], rounds=[3])] != []
+    labels = [row.label for row in table([runs[1], path], rounds=[3])]
+    assert labels == ["two-classes-taylor (run)", "two-classes-taylor (r)"]
     draw(runs, ["calm", "taylor"], tmp_path / "deep/figure.svg")
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["figure.svg"]
     without = write_overlay(runs, ["a", "b"], tmp_path / "plain.html").read_text()

@@ -276,10 +276,13 @@ def test_a_failed_release_is_repeated(marks):
     assert allocator.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
 
 
-def test_a_job_gets_at_most_the_remaining_maximum():
+def test_a_job_gets_at_most_the_remaining_maximum_of_which_delayed_requests_are_a_part(marks):
     allocator = running(3, maximum=4)
     assert allocator.request(5) == [Add()]
     allocator.added("w3", 3, streak=0)
+    assert allocator.request(1) == []
+    marks.mark("w0")
+    release(allocator, ["w1"], marks, now_s=0.0)
     assert allocator.request(1) == []
 
 

@@ -85,13 +85,6 @@ def test_a_packed_venv_runs_elsewhere_with_elasticml_in_it(small_venv, tmp_path)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["env.tar.gz"]
 
 
-def test_an_editable_install_of_elasticml_is_packed_from_its_source(small_venv):
-    install_editable(small_venv, "elasticml")
-    targets = {file.target for file in packing_list(str(small_venv)).files}
-    assert f"{LIBRARY}/elasticml/ids.py" in targets
-    assert not any("__editable__" in target or "__pycache__" in target for target in targets)
-
-
 def test_an_installed_elasticml_is_packed_unchanged(small_venv):
     (small_venv / LIBRARY / "elasticml").mkdir()
     (small_venv / LIBRARY / "elasticml" / "__init__.py").write_text("")
@@ -113,7 +106,9 @@ def test_a_folder_that_is_no_environment_is_refused(tmp_path):
 
 def test_the_hash_depends_on_the_content(small_venv):
     exclude = [f"{LIBRARY}/elasticml/*"]
-    before = packing_list(str(small_venv), exclude).digest()
+    listed = packing_list(str(small_venv), exclude)
+    assert not any("/elasticml/" in file.target for file in listed.files)
+    before = listed.digest()
     (small_venv / LIBRARY / "__pycache__").mkdir()
     (small_venv / LIBRARY / "__pycache__" / "mine.cpython-311.pyc").write_bytes(b"compiled")
     compiled = packing_list(str(small_venv), exclude).digest()
@@ -121,11 +116,6 @@ def test_the_hash_depends_on_the_content(small_venv):
     changed = packing_list(str(small_venv), exclude).digest()
     assert compiled == before
     assert changed != before
-
-
-def test_what_is_excluded_is_left_out(small_venv):
-    targets = {file.target for file in packing_list(str(small_venv), ["*/mine.py"]).files}
-    assert not any(target.endswith("mine.py") for target in targets)
 
 
 @pytest.mark.parametrize("scheme", ["", "memory://"])
