@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.colors import same_color
 
 from elasticml.errors import ConfigError
 from elasticml.report import lane_zoom
@@ -26,7 +27,7 @@ from elasticml.report.overlay_page import (
 from elasticml.report.overlay_plot import overlay_picture, spread, time_picture
 from elasticml.report.run_page import decisions, rows_to_show, write_report
 from elasticml.report.run_reader import read_run
-from elasticml.report.style import DistinctTicks, styled
+from elasticml.report.style import ABSENCE, DistinctTicks, styled
 from elasticml.story.records import record_from_json
 from tests.unit.report.runs import END, LOSS, RETURN, edit_story, edit_summary, write_elastic_run
 
@@ -313,6 +314,14 @@ def test_the_longest_names_end_within_the_plot_and_before_the_next_panel(runs, d
         named = [text.get_window_extent() for text in ax.texts if text.get_text()[:6] == "ignore"]
         assert len(named) == len(names)
         assert max(box.x1 for box in named) < end
+
+
+def test_rounds_with_absent_examples_are_shaded_in_a_comparison(runs):
+    picture = styled(overlay_picture, [read_run(run) for run in runs], ["calm", "taylor"])
+    for ax in picture.figure.axes:
+        (shade,) = [p for p in ax.patches if same_color(p.get_facecolor(), ABSENCE)]
+        assert (shade.get_x(), shade.get_width()) == (LOSS, RETURN - LOSS)
+        assert "examples absent" in {text.get_text() for text in ax.texts}
 
 
 def test_names_are_spread_apart_and_moved_no_more_than_needed():
