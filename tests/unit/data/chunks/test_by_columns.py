@@ -7,6 +7,7 @@ import scipy.sparse as sp
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import load_all, source_from_spec
 from elasticml.errors import ConfigError, DataError
+from tests.unit.data.rows import labels, matrix
 
 RNG = np.random.default_rng(1)
 X, Y = RNG.normal(size=(7, 3)), RNG.normal(size=7)
@@ -14,29 +15,22 @@ S = np.array([0.0, 1.0, 4.0, 1.0, 0.25, 2.0, 1.0])
 
 
 def all_rows(source):
-    """Return rows and labels of all chunks."""
     chunks = load_all(source)
-    rows = [
-        chunk.values
-        if chunk.layout.kind == "dense"
-        else sp.csr_array((chunk.values, chunk.indices, chunk.indptr), (chunk.n_rows, 7)).toarray()
-        for chunk in chunks
-    ]
-    return np.concatenate(rows), np.concatenate([chunk.labels for chunk in chunks])
+    return matrix(chunks), labels(chunks)
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array, sp.csc_matrix])
 def test_chunks_hold_columns_and_a_row_of_targets(make):
-    rows, labels = all_rows(from_arrays(make(X), Y, by="columns"))
-    np.testing.assert_array_equal(labels, [0, 1, 2, -1])
+    rows, of = all_rows(from_arrays(make(X), Y, by="columns"))
+    np.testing.assert_array_equal(of, [0, 1, 2, -1])
     np.testing.assert_array_equal(rows, np.vstack([X.T, Y]))
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
 def test_features_are_multiplied_by_the_roots_of_weights_and_targets_are_not(make):
-    rows, labels = all_rows(from_arrays(make(X), Y, S, by="columns"))
+    rows, of = all_rows(from_arrays(make(X), Y, S, by="columns"))
     root = np.sqrt(S)
-    np.testing.assert_array_equal(labels, [0, 1, 2, -1, -2])
+    np.testing.assert_array_equal(of, [0, 1, 2, -1, -2])
     np.testing.assert_allclose(rows, np.vstack([X.T * root, Y, root]), rtol=1e-15)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,6 @@ from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.chunks.lazy_body import LazyBody
 from elasticml.data.out_of_core.mapped_memory import FileSlab
 from elasticml.data.out_of_core.store import OutOfCoreStore, stream_chunks
-from elasticml.data.readers.convert import convert
-from elasticml.data.readers.converted import read_converted
-from elasticml.data.source import load_all
-from elasticml.data.synthetic.sparse import synthetic
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_links import prepare_to_send
@@ -49,12 +44,6 @@ def damaged_chunk(k: int) -> Chunk:
     return chunk
 
 
-def folder_of(tmp_path: Path, rows: int) -> list[Chunk]:
-    """Convert some data, and return the chunks."""
-    source = synthetic("rcv1", rows, seed=1, dtype="float32")
-    return load_all(convert(source, tmp_path / "made", chunk_bytes=2**17))
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr", "sequence"])
 def test_a_body_in_a_file_is_the_same(kind: str, weighted: bool) -> None:
@@ -76,18 +65,6 @@ def test_labels_are_read_without_verifying_the_rest() -> None:
     assert made.is_loaded
 
 
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.98])
-def test_a_flipped_bit_is_reported_with_the_file(tmp_path: Path, share: float) -> None:
-    bodies = sum(chunk.nbytes for chunk in folder_of(tmp_path, rows=400))
-    path = tmp_path / "made" / "000000.chunks"
-    content = bytearray(path.read_bytes())
-    content[len(content) - bodies + int(share * bodies)] ^= 16
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"000000\.chunks is damaged: ") as raised:
-        [chunk.load() for chunk in load_all(read_converted(str(tmp_path / "made")))]
-    assert "\n" not in str(raised.value)
-
-
 def test_a_body_is_checked_when_it_is_sent_before_its_first_use(tmp_path: Path) -> None:
     out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
     good, bad = out_of_core.settle([mapped_chunk(random_chunk(0)), damaged_chunk(1)])
@@ -95,30 +72,6 @@ def test_a_body_is_checked_when_it_is_sent_before_its_first_use(tmp_path: Path) 
     assert good.is_loaded
     with pytest.raises(DataError, match="a file is damaged: chunk random/0/1: its checksum"):
         prepare_to_send(bad)
-
-
-def test_a_truncated_file_is_reported(tmp_path: Path) -> None:
-    folder_of(tmp_path, rows=3000)
-    path = tmp_path / "made" / "000000.chunks"
-    path.write_bytes(path.read_bytes()[:-64])
-    with pytest.raises(DataError, match=r"000000\.chunks is damaged: it is cut short"):
-        load_all(read_converted(str(tmp_path / "made")))
-
-
-def test_concurrent_threads_see_the_same_body() -> None:
-    chunk, result = mapped_chunk(random_chunk(0)), []
-    gate = threading.Barrier(4)
-
-    def look() -> None:
-        gate.wait(60)
-        result.append(chunk.values)
-
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert [values is chunk.values for values in result] == [True] * 4
 
 
 def test_a_pass_verifies_bodies_and_one_that_is_damaged_ends_it(tmp_path: Path) -> None:

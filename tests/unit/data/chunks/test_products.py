@@ -10,8 +10,6 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticml.arrays import address
-from elasticml.data.chunks import kernels
 from elasticml.data.chunks.chunk import (
     Chunk,
     binary_csr_chunk,
@@ -27,7 +25,7 @@ from elasticml.data.chunks.ngrams import (
     letters_of_codes,
     sequence_layout,
 )
-from elasticml.data.chunks.products import Bodies, make_adjoint, make_forward, warm_kernels
+from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.ids import ChunkId
 
 ID = ChunkId("test", 0, 0)
@@ -126,47 +124,6 @@ def test_one_pass_multiplies_by_the_rows_and_their_transpose(kind, n, d, seed, d
     np.testing.assert_allclose(hv, 1.0 + matrix.T @ expected, rtol=1e-11, atol=1e-11)
 
 
-@settings(max_examples=40)
-@given(
-    kind=st.sampled_from(KINDS),
-    rows=st.lists(st.integers(0, 300), min_size=1, max_size=6),
-    seed=st.integers(0, 2**32 - 1),
-    dtype=st.sampled_from(["float64", "float32"]),
-    offset=st.sampled_from([0.0, -1.5]),
-)
-def test_one_call_for_many_chunks_has_the_bits_of_one_call_each(kind, rows, seed, dtype, offset):
-    rng = np.random.default_rng(seed)
-    chunks = [make_chunk(kind, rng, n, 7, dtype=dtype)[0] for n in rows]
-    layout, d = chunks[0].layout, chunks[0].layout.n_columns
-    w = rng.standard_normal(d)
-    c = [rng.standard_normal(n) * (rng.random(n) < 0.8) for n in rows]
-    forward, one, other = make_forward(layout, w), make_adjoint(layout, d), make_adjoint(layout, d)
-    outs, sums, total = [np.full(n, np.nan) for n in rows], [0.0], np.zeros(1)
-    for chunk, own in zip(chunks, c, strict=True):
-        one.add(chunk, own)
-        sums.append(sums[-1] + float(own.sum()))
-    bodies, at = Bodies.of(chunks), np.array([address(own) for own in c])
-    forward.write_all(bodies, offset, np.array([address(out) for out in outs]))
-    other.add_all(bodies, at)
-    kernels.add_sums(bodies.places[0], at, total)
-    results = np.zeros((2, d))
-    one.result(results[0])
-    other.result(results[1])
-    assert results[0].tobytes() == results[1].tobytes()
-    assert [out.tobytes() for out in outs] == [
-        (forward_of(chunk, w) + offset).tobytes() for chunk in chunks
-    ]
-    assert total[0] == sums[-1]
-
-
-def test_sums_of_chunks_have_the_bits_of_numpys():
-    rng = np.random.default_rng(2)
-    for n in (*range(300), 1023, 1024, 1025, 4099, 100_003):
-        values, total = rng.standard_normal(n) * 10.0 ** rng.integers(-9, 9, n), np.zeros(1)
-        kernels.add_sums(np.array([n]), np.array([address(values)]), total)
-        assert total[0] == values.sum()
-
-
 @pytest.mark.parametrize(
     ("alphabet", "lo", "hi", "length"),
     [
@@ -254,19 +211,6 @@ def test_chunk_narrower_than_the_model_leaves_the_other_columns_alone():
         )
 
 
-def test_sequences_over_many_row_tiles_agree_with_a_plain_gather():
-    rng = np.random.default_rng(5)
-    letters = rng.integers(0, 4, (10_000, 11)).astype(np.uint8)
-    layout = sequence_layout("ACGT", 11, (1, 2))
-    chunk = sequence_chunk(ID, np.ones(10_000), codes_of_letters(letters, 4, 2), layout)
-    indices = indices_of_letters(letters, 4, 1, 2, first_columns(4, 11, (1, 2)))
-    w, c = rng.standard_normal(layout.n_columns), rng.standard_normal(10_000)
-    np.testing.assert_allclose(forward_of(chunk, w), w[indices].sum(axis=1), atol=1e-12)
-    expected = np.zeros(w.size)
-    np.add.at(expected, indices, c[:, None])
-    np.testing.assert_allclose(adjoint_of(chunk, c, w.size), expected, atol=1e-9)
-
-
 def test_chunk_wider_than_the_model_is_refused():
     chunk, _ = make_chunk("csr", np.random.default_rng(0), 4, 6)
     with pytest.raises(ValueError, match="has 6 columns, the model 5; read the data with n_co"):
@@ -302,22 +246,3 @@ def test_other_sequences_and_other_lengths_are_refused():
 def test_impossible_ngrams_are_refused(alphabet, length, ngrams, words):
     with pytest.raises(ValueError, match=words):
         sequence_layout(alphabet, length, ngrams)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_warm_kernels_leaves_nothing_to_compile_for_float64_chunks(kind):
-    warm_kernels()
-    compiled = [
-        getattr(kernels, name)
-        for name in dir(kernels)
-        if name.endswith(("_forward", "_adjoint", "_weights", "_table"))
-    ]
-    assert len(compiled) == 10
-    before = [kernel.signatures[:] for kernel in compiled]
-    chunk, matrix = make_chunk(kind, np.random.default_rng(0), 9, 5)
-    forward_of(chunk, np.ones(matrix.shape[1]))
-    adjoint_of(chunk, np.ones(9), matrix.shape[1])
-    received = Chunk.from_body(ID, bytes(chunk.body))
-    forward_of(received, np.ones(matrix.shape[1] + 1)[:-1])
-    adjoint_of(received, np.ones(10)[1:], matrix.shape[1])
-    assert [kernel.signatures for kernel in compiled] == before

@@ -10,34 +10,6 @@ import pytest
 from elasticml.data.chunks.body import aligned_buffer
 from elasticml.data.out_of_core.buffer_pool import BufferPool
 
-MIB = 2**20
-
-
-def test_an_array_gets_the_smallest_sufficient_idle_buffer() -> None:
-    pool = BufferPool(MIB, aligned_buffer)
-    sizes = (40 << 12, 36 << 12, 38 << 12)
-    some = [pool.take(size) for size in sizes]
-    places = [np.frombuffer(body, np.uint8).ctypes.data for body in some]
-    del some
-    gc.collect()
-    result = pool.take(37 << 12)
-    assert np.frombuffer(result, np.uint8).ctypes.data == places[2]
-
-
-def test_the_unused_rest_of_a_buffer_is_no_resident_memory() -> None:
-    pool = BufferPool(MIB, aligned_buffer)
-    first = pool.take(40 << 12)
-    place = np.frombuffer(first, np.uint8).ctypes.data
-    del first
-    gc.collect()
-    second = pool.take(32 << 12)
-    assert pool.held_bytes == pool.size_of(32 << 12) == 32 << 12
-    del second
-    gc.collect()
-    third = pool.take(40 << 12)
-    assert np.frombuffer(third, np.uint8).ctypes.data == place
-    assert pool.held_bytes == 40 << 12
-
 
 @pytest.mark.parametrize("size", [1000, 70_000])
 def test_a_buffer_is_reused_when_nothing_refers_to_it(size: int) -> None:

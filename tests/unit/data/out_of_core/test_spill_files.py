@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.data.out_of_core.store import FILE_BYTES, OutOfCoreStore, plan_residency
+from elasticml.data.out_of_core.store import FILE_BYTES, OutOfCoreStore
 from tests.unit.data.chunks.test_lazy_body import mapped_chunk
 from tests.unit.data.out_of_core.test_store import chunk
 
@@ -87,36 +87,3 @@ def test_a_nearly_full_disk_takes_what_is_needed(
     (settled,) = out_of_core.settle([chunk(0)])
     assert out_of_core.maps(memoryview(settled.body))
     assert out_of_core.maps(memoryview(out_of_core.row_array(1000)))
-
-
-def test_a_full_disk_is_asked_once_between_plans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
-    chunks = out_of_core.settle([chunk(0)])
-    limit_file_size(0, monkeypatch, seen)
-    for _ in range(2):
-        plan_residency(chunks)
-        some = [out_of_core.row_array(1000) for _ in range(20)]
-        assert not any(out_of_core.maps(memoryview(array)) for array in some)
-        assert seen == [FILE_BYTES, 2 * 4096]
-        seen.clear()
-    monkeypatch.undo()
-    plan_residency(chunks)
-    assert out_of_core.maps(memoryview(out_of_core.row_array(1000)))
-
-
-def test_row_arrays_that_a_full_disk_refuses_count_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = [0]
-    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: taken[0])
-    chunks = out_of_core.settle([chunk(k) for k in range(8)])
-    nbytes = chunks[0].nbytes
-    limit_file_size(0, monkeypatch)
-    mine = out_of_core.row_array(FILE_BYTES // 8)
-    taken[0] = mine.nbytes  # counted as memory, because they are in no file
-    out_of_core.limit_bytes = mine.nbytes + 4 * nbytes + 6 * out_of_core.batch_bytes
-    plan_residency(chunks)
-    assert len(out_of_core.resident) == 4

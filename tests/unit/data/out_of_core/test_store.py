@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.mapped_memory import (
-    FileSlab,
     disk_room,
     file_system_of,
     spill_folder,
@@ -32,7 +30,6 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.convert import convert
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
-from elasticml.runtime.chunks.chunk_store import ChunkStore
 from tests.waiting import until
 
 MIB = 2**20
@@ -175,39 +172,6 @@ def test_bodies_that_are_accessed_outside_passes_leave_when_the_memory_is_full(
     assert [state[-1] for state in states] == [0.0, 8.0, 16.0, 24.0, *[8.0] * (len(chunks) - 4)]
 
 
-def test_reading_is_at_most_two_batches_ahead_of_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(k) for k in range(6)])
-    here.batch_bytes = 1
-    fetched: list[int] = []
-    received = threading.Semaphore(0)
-
-    def fetch(body: memoryview) -> None:
-        fetched.append(next(k for k, c in enumerate(chunks) if c.body is body))
-        received.release()
-
-    monkeypatch.setattr(mapped_memory, "fetch", fetch)
-    ahead = []
-    for number, _ in enumerate(stream_chunks(chunks)):
-        for _ in range(3 if number == 0 else number < 4):
-            received.acquire()
-        ahead.append(sorted(fetched))
-    assert ahead == [list(range(min(6, k + 3))) for k in range(6)]
-
-
-def test_an_error_in_the_thread_that_reads_reaches_the_pass(tmp_path: Path) -> None:
-    here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(0)])
-
-    def fail(number: int) -> None:
-        raise RuntimeError("torn")
-
-    with pytest.raises(RuntimeError, match="torn"):
-        list(here.stages([chunks], fail))
-
-
 def test_prefetched_chunks_are_released_after_an_error(tmp_path: Path) -> None:
     here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(6)])
@@ -240,48 +204,6 @@ def test_chunks_in_memory_need_no_store() -> None:
     assert store_of(chunks) is None
     release(chunks)
     assert chunks[1].values[0, 0] == 1.0
-
-
-def test_spans_of_a_spill_file_are_freed_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, nameless = [], mapped_memory._nameless
-
-    def watched(folder: Path) -> int:
-        descriptor = nameless(folder)
-        opened.append(os.dup(descriptor))
-        return descriptor
-
-    monkeypatch.setattr(mapped_memory, "_nameless", watched)
-    slab = FileSlab(8 * MIB, tmp_path)
-    kept, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
-    kept[:] = b"k" * (4 * MIB)
-    dropped[:] = b"d" * (4 * MIB)
-    assert slab.maps(kept)
-    assert not slab.maps(memoryview(bytearray(8)))
-    assert slab.room == 0
-    assert resident(kept) >= 8 * MIB
-    assert os.fstat(opened[0]).st_blocks * 512 >= 8 * MIB
-    del dropped
-    gc.collect()
-    assert resident(kept) <= 4 * MIB + EDGE
-    assert os.fstat(opened[0]).st_blocks * 512 <= 4 * MIB + EDGE
-    os.close(opened[0])
-    assert bytes(kept) == b"k" * (4 * MIB)
-    with pytest.raises(ValueError, match="buffers of"):
-        slab.take(1)
-
-
-def test_a_full_disk_is_detected_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
-        out_of_core(tmp_path).settle([chunk(0)])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_system_in_memory_is_refused_for_spilling(
@@ -332,30 +254,6 @@ def test_row_arrays_of_chunks_in_memory_or_with_a_full_disk_are_in_memory(tmp_pa
     here = OutOfCoreStore(MIB, tmp_path / "gone", lambda: 0)
     assert here.row_array(10).shape == (10,)
     assert here.row_array(0).size == 0
-
-
-def test_mapped_bodies_are_checked_in_the_first_pass_and_not_before(tmp_path: Path) -> None:
-    made = convert(from_arrays(np.arange(80_000.0).reshape(-1, 8), np.ones(10_000)), tmp_path / "m")
-    path = tmp_path / "m" / "000000.chunks"
-    content = bytearray(path.read_bytes())
-    content[-1000] ^= 1
-    path.write_bytes(content)
-    store = ChunkStore(10, out_of_core(tmp_path))
-    store.read(made, 0, None, 1)
-    chunks = store.own(store.ids())
-    assert float(chunks[0].labels.sum()) == chunks[0].n_rows
-    assert not any(chunk.is_loaded for chunk in chunks)
-    with pytest.raises(DataError, match=r"000000\.chunks is damaged: chunk .*: its checksum"):
-        list(stream_chunks(chunks))
-    path.write_bytes(content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:])
-    store = ChunkStore(10, out_of_core(tmp_path))
-    store.read(made, 0, None, 1)
-    chunks = store.own(store.ids())
-    assert (
-        sum(float(chunk.values.sum()) for chunk in stream_chunks(chunks))
-        == np.arange(80_000.0).sum()
-    )
-    assert all(chunk.is_loaded for chunk in chunks)
 
 
 def test_row_arrays_leave_less_memory_for_bodies_and_move_to_files_when_it_is_exhausted(

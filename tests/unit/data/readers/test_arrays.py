@@ -19,22 +19,12 @@ from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import load_all, source_from_spec
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import chunk_id
+from tests.unit.data.rows import matrix
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 7))
 y = RNG.choice([-1.0, 1.0], 300)
 S = sp.random_array((300, 50), density=0.1, rng=RNG).tocsr()
-
-
-def dense(chunks: list[Chunk]) -> np.ndarray:
-    return np.vstack([chunk.values for chunk in chunks])
-
-
-def csr(chunks: list[Chunk], d: int) -> sp.csr_array:
-    parts = [(c.values if c.layout.kind == "csr" else np.ones(len(c.indices)), c) for c in chunks]
-    return sp.vstack(
-        [sp.csr_array((v, c.indices, c.indptr), shape=(c.n_rows, d)) for v, c in parts]
-    ).tocsr()
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -48,7 +38,7 @@ def test_dense_rows_come_back_in_order(
     assert len(data.blocks()) > 2
     assert sum(block.rows or 0 for block in data.blocks()) == 300
     chunks = load_all(data)
-    np.testing.assert_array_equal(dense(chunks), X.astype(dtype))
+    np.testing.assert_array_equal(matrix(chunks), X.astype(dtype))
     np.testing.assert_array_equal(np.concatenate([c.weights for c in chunks]), weights)
     np.testing.assert_array_equal(np.concatenate([c.labels for c in chunks]), y)
 
@@ -59,13 +49,13 @@ def test_sparse_rows_come_back_whatever_their_format(
 ) -> None:
     monkeypatch.setattr(arrays, "BLOCK_BYTES", 4000)
     chunks = load_all(from_arrays(kind(S), y))
-    assert (csr(chunks, 50) != S).nnz == 0
+    np.testing.assert_array_equal(matrix(chunks, 50), (S).toarray())
 
 
 def test_repeated_and_zero_entries_are_summed_and_dropped_in_a_copy() -> None:
     options = sp.csr_array(([1.0, 2.0, 0.0, 1.0], [1, 1, 0, 2], [0, 3, 4]), shape=(2, 3))
     (chunk,) = load_all(from_arrays(options, [1, 2]))
-    assert csr([chunk], 3).toarray().tolist() == [[0, 3, 0], [0, 0, 1]]
+    assert matrix([chunk], 3).tolist() == [[0, 3, 0], [0, 0, 1]]
     assert options.nnz == 4
 
 
@@ -121,7 +111,7 @@ def test_bodies_sent_along_are_the_chunks_that_the_spec_names() -> None:
         Chunk.from_body(chunk_id(name), bytes(body))
         for name, body in zip(sent.ids, sent.bodies, strict=True)
     ]
-    np.testing.assert_array_equal(dense(chunks), X)
+    np.testing.assert_array_equal(matrix(chunks), X)
     assert merge_summaries(sent.summaries).n_rows == 300
     assert stand_in.blocks() == data.blocks()
     assert stand_in.fingerprint() == data.fingerprint() == chunks[0].id.source
@@ -139,10 +129,10 @@ def test_other_arrays_have_another_fingerprint() -> None:
 def test_wider_columns_are_dropped_with_a_count() -> None:
     facts = merge_summaries([from_arrays(X[:, :5], y).read(0, None, 1)[1]])
     chunks, summary = from_arrays(X, y).with_stats(facts).read(0, 2**20, 1)
-    np.testing.assert_array_equal(dense(chunks), X[:, :5])
+    np.testing.assert_array_equal(matrix(chunks), X[:, :5])
     assert summary.notes == ("600 values in columns beyond the 5 of the model were dropped",)
     narrowed = load_all(from_arrays(S, y).with_columns(20))
-    assert (csr(narrowed, 20) != S[:, :20]).nnz == 0
+    np.testing.assert_array_equal(matrix(narrowed, 20), (S[:, :20]).toarray())
     wide, summary = from_arrays(X[:, :3], y).with_columns(5).read(0, 2**20, 1)
     assert (wide[0].layout.n_columns, summary.notes) == (3, ())
 
@@ -152,8 +142,8 @@ def test_npz_files_hold_dense_or_sparse_rows(tmp_path: Path) -> None:
     parts = {"data": S.data, "indices": S.indices, "indptr": S.indptr, "shape": S.shape}
     np.savez(tmp_path / "sparse.npz", y=y, **parts)
     one, two = (read_npz(str(tmp_path / f"{name}.npz")) for name in ("dense", "sparse"))
-    np.testing.assert_array_equal(dense(load_all(one)), X)
-    assert (csr(load_all(two), 50) != S).nnz == 0
+    np.testing.assert_array_equal(matrix(load_all(one)), X)
+    np.testing.assert_array_equal(matrix(load_all(two), 50), (S).toarray())
     assert source_from_spec(one.spec()) == one
 
 

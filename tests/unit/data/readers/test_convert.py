@@ -14,7 +14,6 @@ import pytest
 
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import merge_summaries
-from elasticml.data.readers import convert as converting
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.convert import ConversionProgress, compute_stats, convert
 from elasticml.data.readers.converted import ConvertedSource, read_converted
@@ -24,6 +23,7 @@ from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, load_all, read_chunks, source_from_spec, survey_all
 from elasticml.data.storage.block_file import files_of
 from elasticml.errors import ConfigError, DataError
+from tests.unit.data.rows import labels, matrix
 
 
 def svmlight(folder: Path, n: int = 300) -> SvmlightSource:
@@ -39,25 +39,11 @@ def table(folder: Path, name: str, text: str) -> Source:
 
 def sequences(folder: Path) -> Source:
     (folder / "s.txt").write_text("1\tACGT\n-1\tTTGA\n" * 40)
-    return read_sequences(str(folder / "s.txt"), ngrams=(1, 2))
+    return read_sequences(str(folder / "s.txt"), ngrams=(1, 1))
 
 
 def all_columns(chunks: list[Chunk], width: int) -> np.ndarray:
-    """Return all rows side by side as they were passed: label, then values."""
-    rows = []
-    for chunk in chunks:
-        for i in range(chunk.n_rows):
-            row = np.zeros(width)
-            if chunk.layout.kind == "dense":
-                row[: chunk.values.shape[1]] = chunk.values[i]
-            elif chunk.layout.kind == "sequence":
-                row[: chunk.layout.length] = chunk.codes[i]
-            else:
-                low, high = chunk.indptr[i], chunk.indptr[i + 1]
-                value = chunk.values[low:high] if len(chunk.values) else 1.0
-                row[chunk.indices[low:high]] = value
-            rows.append([chunk.labels[i], *row])
-    return np.array(rows)
+    return np.column_stack([labels(chunks), matrix(chunks, width)])
 
 
 @pytest.mark.parametrize("kind", ["svmlight", "csv", "sequences", "dense", "weighted"])
@@ -96,19 +82,6 @@ def test_a_job_names_the_folder_like_any_other_source(tmp_path: Path) -> None:
     assert read_chunks(again, [chunks[2].id], None, 5)[0].content_id == chunks[2].content_id
 
 
-def test_one_compressed_block_becomes_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(converting, "BLOCK_BYTES", 5000)
-    messages: list[ConversionProgress] = []
-    source = svmlight(tmp_path)
-    made = convert(source, tmp_path / "made", chunk_bytes=2000, on_progress=messages.append)
-    assert len(source.blocks()) == 1
-    assert len(made.blocks()) > 2
-    assert max(block.nbytes for block in made.blocks()) <= 5000
-    assert [(w.blocks_read, w.rows) for w in messages] == [(1, 300)]
-
-
 def test_the_same_data_have_the_same_name_and_changed_data_another(tmp_path: Path) -> None:
     source = svmlight(tmp_path)
     names = [convert(source, tmp_path / f"made{k}").fingerprint() for k in range(2)]
@@ -140,27 +113,6 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "data.svm.gz"])
 
 
-def test_errors_of_the_source_are_not_blamed_on_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = svmlight(tmp_path)
-
-    def broken(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output error"):
-        convert(source, tmp_path / "made", on_progress=broken)
-    with monkeypatch.context() as patched:
-        patched.setattr(SvmlightSource, "read", broken)
-        with pytest.raises(OSError, match="Input/output error"):
-            convert(source, tmp_path / "made")
-    with monkeypatch.context() as patched:
-        patched.setattr(converting, "write_block", broken)
-        with pytest.raises(ConfigError, match="made cannot be written: Input/output error"):
-            convert(source, tmp_path / "made")
-    assert [path.name for path in tmp_path.iterdir()] == ["data.svm.gz"]
-
-
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -187,34 +139,6 @@ def test_remains_of_a_killed_process_are_removed_by_the_next_attempt(tmp_path: P
     (tmp_path / ".other.1.part" / "file").touch()
     convert(source, tmp_path / "made")
     assert parts(tmp_path) == [".other.1.part"]
-
-
-def test_an_empty_folder_of_a_killed_process_is_removed_too(tmp_path: Path) -> None:
-    (tmp_path / ".made.0123456789ab.part").mkdir()
-    convert(svmlight(tmp_path), tmp_path / "made")
-    assert parts(tmp_path) == []
-
-
-@pytest.mark.parametrize("owner", ["os.open", "fcntl.flock"])
-def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
-) -> None:
-    source, removed = svmlight(tmp_path), []
-    module, name = owner.split(".")
-    real = getattr(getattr(converting, module), name)
-
-    def late(*given: object, **named: object) -> object:
-        left = list(tmp_path.glob(".made.*.part"))
-        if left and len(removed) < 2:
-            left[0].rmdir()
-            removed.extend(left)
-        return real(*given, **named)
-
-    monkeypatch.setattr(getattr(converting, module), name, late)
-    made = convert(source, tmp_path / "made")
-    assert len(removed) == 2
-    assert len(load_all(made)) > 0
-    assert parts(tmp_path) == []
 
 
 def test_an_attempt_in_progress_is_not_removed(tmp_path: Path) -> None:

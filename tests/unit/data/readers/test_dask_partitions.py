@@ -16,13 +16,12 @@ import pytest
 import scipy.sparse as sp
 
 import elasticml as em
-from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.readers.dask_partitions import DaskSource, has_partitions
-from elasticml.data.readers.table_encoding import matrix_of
 from elasticml.data.source import merge_summaries, source_from_spec
 from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import is_validation
+from tests.unit.data.rows import labels, matrix
 
 N, D = 90, 5
 RNG = np.random.default_rng(0)
@@ -33,30 +32,29 @@ FRAME = pd.DataFrame(X, columns=list("abcde")).assign(
 TYPES = {**dict.fromkeys("abcde", "number"), "city": "text", "y": "number", "s": "number"}
 
 
-def parts_of(source: DaskSource) -> list[list[Any]]:
-    """Compute the partitions from the graph that the client sends."""
+def made(source: Any) -> tuple[list[Any], Any]:
+    """The chunks of all partitions as members make them, and the facts of the data."""
     graph = source.partition_graph()
-    return [list(dask.get(graph.tasks, list(keys))) for keys in graph.inputs]
-
-
-def read(source: DaskSource, chunk_bytes: int = 1000) -> tuple[Any, Any, Any]:
-    """Return rows, labels and weights of all chunks, made as a worker makes them."""
-    parts = parts_of(source)
+    parts = [list(dask.get(graph.tasks, list(keys))) for keys in graph.inputs]
     there: Any = source_from_spec(source.spec())
     assert there.fingerprint() == source.fingerprint()
+    assert has_partitions(there)
     if there.needs_survey:
         surveys = [there.survey_of(block, some) for block, some in enumerate(parts)]
         there = source_from_spec(there.with_stats(merge_summaries(surveys)).spec())
-    made = [there.chunks_of(block, some, chunk_bytes, 2) for block, some in enumerate(parts)]
-    facts = merge_summaries([summary for _, summary in made])
-    chunks = [chunk for some, _ in made for chunk in some]
+    blocks = [there.chunks_of(block, some, 1000, 2) for block, some in enumerate(parts)]
+    chunks = [chunk for some, _ in blocks for chunk in some]
+    return chunks, merge_summaries([summary for _, summary in blocks])
+
+
+def read(source: DaskSource) -> tuple[Any, Any, Any]:
+    """Values, labels and weights of all rows."""
+    chunks, facts = made(source)
     assert facts.n_rows == sum(chunk.n_rows for chunk in chunks) == N
-    matrices = [matrix_of(rows_of_chunk(chunk)) for chunk in chunks]
-    dense = [m.toarray() if sp.issparse(m) else m for m in matrices]
     weights = [chunk.weights for chunk in chunks]
     return (
-        np.concatenate(dense),
-        np.concatenate([chunk.labels for chunk in chunks]),
+        matrix(chunks),
+        np.array(labels(chunks)),
         None if weights[0] is None else np.concatenate(weights),
     )
 
@@ -83,8 +81,8 @@ def test_chunks_of_unknown_size_and_empty_partitions():
     assert {block.rows for block in source.blocks()} == {None}
     same(read(source), X, Y, S)
     none = da.concatenate([da.zeros((4, D), chunks=4)[:0], da.from_array(X, chunks=(50, D))])
-    labels = da.concatenate([da.zeros(4, chunks=4)[:0], da.from_array(Y, chunks=50)])
-    same(read(em.from_dask(none, labels))[:2], X, Y)
+    targets = da.concatenate([da.zeros(4, chunks=4)[:0], da.from_array(Y, chunks=50)])
+    same(read(em.from_dask(none, targets))[:2], X, Y)
 
 
 def test_sparse_partitions():
@@ -118,11 +116,11 @@ def test_columns_of_the_dtype_category_numbers_listed_as_such_and_missing_values
     )
     frame = dd.from_pandas(table.astype({"city": "category"}), npartitions=4)
     source = em.from_dask(frame, label="y", categorical=["day"], missing="mean")
-    rows, labels, weights = read(source)
+    rows, targets, weights = read(source)
     assert rows.shape == (N, 1 + 2 + 3 + 1)
     assert weights is None
     np.testing.assert_array_equal(rows[:, -1], 4.0)
-    np.testing.assert_array_equal(labels, Y)
+    np.testing.assert_array_equal(targets, Y)
 
 
 def test_delayed_partitions_of_arrays():
@@ -198,26 +196,14 @@ def test_the_client_and_a_rebuilt_source_read_no_rows():
 
 
 def validated(source: Any) -> tuple[Any, Any]:
-    """Return training rows and validation rows, labels last, made as a worker makes them."""
-    graph = source.partition_graph()
-    parts = [list(dask.get(graph.tasks, list(keys))) for keys in graph.inputs]
-    there: Any = source_from_spec(source.spec())
-    assert has_partitions(there)
-    if there.needs_survey:
-        surveys = [there.survey_of(block, some) for block, some in enumerate(parts)]
-        there = source_from_spec(there.with_stats(merge_summaries(surveys)).spec())
-    made = [there.chunks_of(block, some, 1000, 2) for block, some in enumerate(parts)]
-    facts = merge_summaries([summary for _, summary in made])
-    whole = []
-    for held in (False, True):
-        chunks = [c for some, _ in made for c in some if is_validation(c.id) == held]
-        rows = [matrix_of(rows_of_chunk(chunk)) for chunk in chunks]
-        rows = [m.toarray() if sp.issparse(m) else m for m in rows]
-        labels = np.concatenate([chunk.labels for chunk in chunks])
-        whole.append(np.column_stack([np.concatenate(rows), labels]))
-    assert facts.n_rows == len(whole[0])
-    assert facts.validation_rows == len(whole[1])
-    return whole[0], whole[1]
+    """Values and labels of the training data, and of those held out."""
+    chunks, facts = made(source)
+    wanted = []
+    for is_held in (False, True):
+        some = [chunk for chunk in chunks if is_validation(chunk.id) == is_held]
+        wanted.append(np.column_stack([matrix(some), labels(some)]))
+    assert (facts.n_rows, facts.validation_rows) == (len(wanted[0]), len(wanted[1]))
+    return wanted[0], wanted[1]
 
 
 def test_a_share_of_the_partitions_is_held_out():

@@ -9,23 +9,19 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse
-from fsspec.implementations.local import LocalFileSystem
 from sklearn.datasets import dump_svmlight_file
 
 import elasticml as em
-from elasticml.data.chunks.rows import rows_of_chunk
-from elasticml.data.readers.table_encoding import matrix_of
 from elasticml.data.source import (
     Source,
     infer_format,
     load_all,
-    read_block,
     source_from_spec,
     survey_all,
 )
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_file import read_job_file
+from tests.unit.data.rows import labels, matrix
 
 
 @pytest.fixture
@@ -50,10 +46,8 @@ def write_parts(frame: pd.DataFrame, folder: Path, suffix: str = ".csv") -> str:
 
 
 def table(source: Source) -> np.ndarray:
-    """Return the rows, labels first."""
-    parts = [rows_of_chunk(chunk) for chunk in load_all(source)]
-    matrices = [scipy.sparse.csr_array(matrix_of(rows)).toarray() for rows in parts]
-    return np.vstack([np.column_stack([p.labels, X]) for p, X in zip(parts, matrices, strict=True)])
+    chunks = load_all(source)
+    return np.column_stack([labels(chunks), matrix(chunks)])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.xz"])
@@ -112,29 +106,6 @@ def test_a_change_of_any_file_is_a_change_of_the_data(tmp_path: Path, frame: pd.
     part.write_text(part.read_text() + "3,Oslo,1\n")
     assert source.fingerprint() != before
     assert len(table(source)) == 121
-
-
-@pytest.mark.parametrize("validation", [None, {"share": 0.2, "seed": 0}], ids=["plain", "held out"])
-def test_reading_all_files_lists_them_once(
-    tmp_path: Path,
-    frame: pd.DataFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    validation: dict[str, object] | None,
-) -> None:
-    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
-    listed: list[str] = []
-    ls = LocalFileSystem.ls
-
-    def counted(self: LocalFileSystem, path: str, *args: object, **options: object) -> object:
-        listed.append(path)
-        return ls(self, path, *args, **options)
-
-    monkeypatch.setattr(LocalFileSystem, "ls", counted)
-    ready = survey_all(source_from_spec({**source.spec(), "validated": validation}))
-    for info in ready.blocks():
-        read_block(ready, info.index, None, 2, cache=str(tmp_path / "cache"))
-    assert len(ready.blocks()) == 12
-    assert len(listed) == 1
 
 
 def test_a_file_that_changes_after_a_job_has_listed_it_is_an_error(
@@ -213,20 +184,3 @@ def test_a_job_file_may_leave_out_a_format_that_the_name_implies(
     file.write_text(text.format("parts/*.dat"))
     with pytest.raises(ConfigError, match=r"left out, and the name .* does not imply one"):
         read_job_file(file)
-
-
-def test_an_estimator_takes_folders_for_fits_and_predictions(
-    tmp_path: Path, frame: pd.DataFrame
-) -> None:
-    frame.to_csv(tmp_path / "all.csv", index=False)
-    folder = write_parts(frame, tmp_path / "parts")
-    whole = em.LogisticRegression().fit(str(tmp_path / "all.csv"), "late")
-    parts = em.LogisticRegression().fit(folder, "late")
-    np.testing.assert_array_equal(parts.coef_, whole.coef_)
-    np.testing.assert_array_equal(parts.predict(folder), whole.predict(str(tmp_path / "all.csv")))
-
-
-def test_a_spec_rebuilds_the_source_of_a_folder(tmp_path: Path, frame: pd.DataFrame) -> None:
-    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
-    again = source_from_spec(source.spec())
-    assert again.fingerprint() == source.fingerprint()

@@ -13,10 +13,9 @@ import pytest
 from PIL import Image
 
 from elasticml.data.readers import image_folder
-from elasticml.data.readers.image_folder import Folders
 from elasticml.data.readers.images import read_images
 from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import DataError
 from tests.http_server import serving
 
 HEIGHT, WIDTH = 3, 4
@@ -77,11 +76,6 @@ def test_a_file_that_is_no_image_is_named(tmp_path):
         load_all(read_images(path))
 
 
-def test_a_folder_without_images_says_what_is_expected(tmp_path):
-    with pytest.raises(DataError, match="wanted one folder for each class"):
-        load_all(read_images(in_folder(tmp_path, {"a/notes.txt": b"no"})))
-
-
 def test_images_have_one_size_in_all_blocks(tmp_path, monkeypatch):
     """Images may agree within each block, but not between blocks."""
     monkeypatch.setattr(image_folder, "BLOCK_BYTES", 1)
@@ -135,36 +129,6 @@ def test_an_overwritten_image_is_not_taken_from_the_cache(tmp_path):
     assert (before, after) == ([7.0] * 36, [8.0] * 36)
 
 
-def test_images_whose_changes_cannot_be_detected_are_not_cached(tmp_path, monkeypatch):
-    source = read_images(in_folder(tmp_path, {"a/0.png": png(drawn()["cat/0.png"])}))
-    assert source.is_costly
-    monkeypatch.setattr(image_folder, "version_of", lambda inner, info: "")
-    assert not source.is_costly
-    assert len(load_all(source)) == 1
-
-
-def test_a_large_folder_is_listed_again_when_that_is_cheap_compared_to_the_wait(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(image_folder, "LISTED_ANEW_MAX", 1)
-    path = in_folder(tmp_path, {name: b"x" for name in ("a/0.png", "a/1.png")})
-    # Listing takes from 10 to 12: it is valid until 18.
-    times = iter([10.0, 12.0, 17.9, 18.0, 18.5])
-    folders = Folders(clock=lambda: next(times))
-    assert len(folders.listing(path).names) == 2
-    in_folder(tmp_path, {"a/2.png": b"x"})
-    assert len(folders.listing(path).names) == 2
-    assert len(folders.listing(path).names) == 3
-
-
-def test_an_image_that_changes_after_it_was_listed_is_an_error(tmp_path):
-    path = in_folder(tmp_path, {"a/0.png": png(drawn()["cat/0.png"])})
-    listing = Folders().listing(path)
-    os.utime(Path(path) / "a" / "0.png", (1, 1))
-    with pytest.raises(DataError, match=r"a/0.png changed while the job was reading"):
-        list(image_folder.contents(path, ["a/0.png"], listing))
-
-
 def test_a_folder_on_hdfs_is_read_from_its_host(tmp_path):
     """The paths that a file system lists lack the host of the URL."""
     files = {f"/data/{name}": png(pixels) for name, pixels in drawn().items()}
@@ -192,21 +156,3 @@ def test_a_folder_on_hdfs_is_read_from_its_host(tmp_path):
         chunks = load_all(read_images(f"webhdfs://{urlsplit(url).netloc}/data"))
     expected = [pixels.transpose(2, 0, 1).reshape(-1).tolist() for pixels in drawn().values()]
     assert np.concatenate([chunk.values for chunk in chunks]).tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"mode": "CMYK"}, "data.mode: got 'CMYK' \\(there is RGB, L\\)"),
-        ({"size": [32]}, r"data.size\[1\] is missing"),
-        ({"size": [0, 32]}, r"data.size\[0\]: got 0, wanted at least 1"),
-    ],
-)
-def test_a_wrong_setting_is_named(tmp_path, settings, text):
-    with pytest.raises(ConfigError, match=text):
-        read_images(str(tmp_path), **settings)
-
-
-def test_idx_files_have_no_size_to_be_set(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.size is only for folders of pictures"):
-        read_images(str(tmp_path / "a-images-idx3-ubyte"), size=[32, 32])

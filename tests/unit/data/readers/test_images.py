@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import lzma
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from elasticml.data.readers import images
 from elasticml.data.readers.images import read_images
-from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
+from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_file import read_job_file
 
@@ -44,24 +42,6 @@ def labels(chunks) -> list[float]:
     return np.concatenate([chunk.labels for chunk in chunks]).tolist()
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
-@pytest.mark.parametrize("n_bytes", [1, 500, 2**23])
-def test_every_image_is_in_exactly_one_block(tmp_path, monkeypatch, pack, n_bytes):
-    monkeypatch.setattr(images, "BLOCK_BYTES", n_bytes)
-    X, y = drawn()
-    path = write(tmp_path, "a-images-idx3-ubyte", X, pack)
-    write(tmp_path, "a-labels-idx1-ubyte", y, pack)
-    source = source_from_spec(read_images(path).spec())
-    parts = [source.read(block.index, 10**6, 1) for block in source.blocks()]
-    chunks = [chunk for some, _ in parts for chunk in some]
-    assert pixels(chunks).tolist() == X.reshape(50, 12).tolist()
-    assert labels(chunks) == y.tolist()
-    assert [block.rows for block in source.blocks()] == [summary.rows for _, summary in parts]
-    assert len({chunk.id for chunk in chunks}) == len(chunks)
-    facts = merge_summaries([summary for _, summary in parts])
-    assert (facts.n_rows, facts.n_columns, facts.layout.kind) == (50, 12, "dense")
-
-
 @pytest.mark.parametrize("kind", CODES)
 def test_every_type_of_value_is_read(tmp_path, kind):
     X = np.array([[1, 2], [3, 100]], kind)
@@ -70,19 +50,6 @@ def test_every_type_of_value_is_read(tmp_path, kind):
     assert pixels(chunks).tolist() == X.tolist()
     assert pixels(chunks).dtype == np.float32
     assert labels(chunks) == [1.0, 3.0]
-
-
-def test_compressed_images_are_cached_and_changed_labels_are_other_data(tmp_path):
-    X, y = drawn()
-    path = write(tmp_path, "a-images-idx3-ubyte.gz", X, gzip.compress)
-    write(tmp_path, "a-labels-idx1-ubyte.gz", y, gzip.compress)
-    source, folder = read_images(path), tmp_path / "cache"
-    assert labels(read_block(source, 0, 2000, 1, folder)[0]) == y.tolist()
-    assert len(list(folder.glob("*.chunks"))) == 1
-    before = source.fingerprint()
-    write(tmp_path, "a-labels-idx1-ubyte.gz", (9 - y).astype(np.uint8), gzip.compress)
-    assert source.fingerprint() != before
-    assert labels(read_block(source, 0, 2000, 1, folder)[0]) == (9 - y).tolist()
 
 
 def test_test_images_have_the_columns_of_the_training_images(tmp_path):

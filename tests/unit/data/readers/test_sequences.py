@@ -9,10 +9,9 @@ import lzma
 import numpy as np
 import pytest
 
-import elasticml.data.readers.files as files
 from elasticml.data.chunks.ngrams import letters_of_codes, sequence_layout
 from elasticml.data.readers.sequences import read_sequences
-from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
+from elasticml.data.source import load_all, merge_summaries
 from elasticml.errors import ConfigError, DataError
 
 OPENERS = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -58,34 +57,6 @@ def message_of(source):
         load_all(source)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("suffix", OPENERS)
-def test_tsv_and_fasta_hold_the_same_rows_however_they_are_compressed(tmp_path, suffix):
-    rows = random_rows(200, 13)
-    tsv = write(tmp_path / "a.tsv", tsv_of(rows), suffix)
-    fasta = write(tmp_path / "a.fa", fasta_of(rows, 5), suffix)
-    assert rows_of(read_sequences(tsv)) == rows
-    assert rows_of(read_sequences(fasta)) == rows
-    assert read_sequences(tsv).is_costly
-
-
-@pytest.mark.parametrize("block_bytes", [7, 64, 100, 1000])
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_each_record_is_in_exactly_one_block(tmp_path, monkeypatch, block_bytes, suffix):
-    monkeypatch.setattr(files, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(files, "_READ_BYTES", 50)
-    rows = random_rows(60, 13)
-    named = "y\tword\n" + "".join(f"{label}\t{word}\n" for label, word in rows)
-    for text, options in [
-        (tsv_of(rows), {}),
-        (tsv_of(rows)[:-1], {}),
-        (named, {"label": "y", "sequence": "word"}),
-        (fasta_of(rows, 5), {}),
-        (fasta_of(rows, 13)[:-1], {}),
-    ]:
-        source = read_sequences(write(tmp_path / "a", text, suffix), **options)
-        assert rows_of(source) == rows
 
 
 def test_celegans_like_fasta_and_window_give_the_papers_features(tmp_path):
@@ -135,29 +106,6 @@ def test_large_alphabets_are_read_as_binary_csr_with_the_same_numbering(tmp_path
     ]
 
 
-def test_chunks_hold_at_most_their_size_and_are_the_same_each_time(tmp_path):
-    path = write(tmp_path / "a.tsv", tsv_of(random_rows(500, 40)))
-    source = read_sequences(path)
-    chunks, summary = source.read(0, 4096, 3)
-    again, _ = source_from_spec(source.spec()).read(0, 4096, 9)
-    assert [chunk.content_id for chunk in chunks] == [chunk.content_id for chunk in again]
-    assert [chunk.id for chunk in chunks] == [chunk.id for chunk in again]
-    assert [chunk.id.ordinal for chunk in chunks] == list(range(len(chunks)))
-    assert max(chunk.nbytes for chunk in chunks) <= 4096
-    assert min(chunk.nbytes for chunk in chunks[:-1]) > 3000
-    assert summary.rows == sum(chunk.n_rows for chunk in chunks) == 500
-
-
-def test_compressed_file_is_parsed_once_then_taken_from_the_cache(tmp_path):
-    path = write(tmp_path / "a.tsv", tsv_of(random_rows(50, 10)), ".xz")
-    source = read_sequences(path)
-    first, summary = read_block(source, 0, None, 2, tmp_path / "cache")
-    assert len(list((tmp_path / "cache").glob("*.chunks"))) == 1
-    again, same = read_block(source, 0, None, 2, tmp_path / "cache")
-    assert [chunk.content_id for chunk in first] == [chunk.content_id for chunk in again]
-    assert summary == same
-
-
 def test_row_with_an_unknown_letter_is_an_error_that_names_the_position(tmp_path):
     path = write(tmp_path / "a.tsv", "1\tACGT\n-1\tACNT\n")
     assert message_of(read_sequences(path)) == (
@@ -201,69 +149,12 @@ def test_bad_records_are_errors_that_name_the_line(tmp_path, text, options, word
     assert words in message
 
 
-def test_line_of_an_error_counts_from_the_start_of_the_file_in_any_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(files, "_READ_BYTES", 50)
-    text = tsv_of(random_rows(30, 9)) + "1\tx\tACGTN\n"
-    for suffix in ("", ".gz"):
-        source = read_sequences(write(tmp_path / "a", text, suffix))
-        assert ", line 31: " in message_of(source)
-    text = fasta_of(random_rows(30, 9), 4) + "> label=oops\nACGTACGTA\n"
-    for suffix in ("", ".bz2"):
-        source = read_sequences(write(tmp_path / "b", text, suffix))
-        assert ", line 121: label 'oops'" in message_of(source)
-
-
-def test_truncated_gz_missing_and_empty_files_are_one_line_errors(tmp_path):
-    whole = gzip.compress(tsv_of(random_rows(5000, 30)).encode())
-    (tmp_path / "cut.gz").write_bytes(whole[: len(whole) // 2])
-    assert "end early or are damaged" in message_of(read_sequences(str(tmp_path / "cut.gz")))
-    (tmp_path / "empty").write_bytes(b"")
-    assert "is empty (0 bytes)" in message_of(read_sequences(str(tmp_path / "empty")))
-    with pytest.raises(ConfigError, match="does not exist"):
-        read_sequences(str(tmp_path / "nowhere")).blocks()
-    (tmp_path / "blank").write_bytes(b"\n\n")
-    source = read_sequences(str(tmp_path / "blank"))
-    with pytest.raises(DataError, match="holds no examples"):
-        merge_summaries([source.read(0, None, 1)[1]])
-
-
 def test_test_sequences_of_another_length_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", tsv_of(random_rows(5, 12)))
     facts = merge_summaries([read_sequences(path).read(0, None, 1)[1]])
     longer = write(tmp_path / "b.tsv", tsv_of(random_rows(5, 13)))
     assert "the training data" in message_of(read_sequences(longer).with_stats(facts))
     assert len(rows_of(read_sequences(longer, window=[0, 12]).with_stats(facts))) == 5
-
-
-def test_test_sequences_of_another_length_are_refused_when_they_are_in_the_cache(tmp_path):
-    source = read_sequences(write(tmp_path / "b.tsv", tsv_of(random_rows(5, 13))))
-    # A job checks its test data before it knows how many features its training data have.
-    chunks, _ = read_block(source, 0, None, 1, tmp_path / "cache")
-    n_columns = chunks[0].layout.n_columns
-    with pytest.raises(DataError, match=f"the training data {n_columns - 4}"):
-        read_block(source.with_columns(n_columns - 4), 0, None, 1, tmp_path / "cache")
-    again, _ = read_block(source.with_columns(n_columns), 0, None, 1, tmp_path / "cache")
-    assert [chunk.id for chunk in again] == [chunk.id for chunk in chunks]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ngrams": [1, 5]}, "longest <= 4"),
-        ({"ngrams": 4}, "data.ngrams: got 4, wanted a list"),
-        ({"window": [5, 5]}, "wanted 0 <= start < stop"),
-        ({"window": [0, 3]}, "hold no 4-gram"),
-        ({"alphabet": "AACG"}, "distinct"),
-        ({"unknown_letter": "ignore"}, "data.unknown_letter: got 'ignore'"),
-        ({"label": 1.5}, "data.label: got 1.5, wanted a whole number or text"),
-        ({"windov": [0, 9]}, "did you mean 'window'?"),
-    ],
-)
-def test_impossible_settings_are_refused_before_anything_is_read(options, words):
-    with pytest.raises(ConfigError) as caught:
-        source_from_spec({"format": "sequences", "path": "nowhere.tsv", **options})
-    assert words in str(caught.value)
 
 
 def test_columns_of_fasta_are_refused(tmp_path):

@@ -13,17 +13,15 @@ import pyarrow as pa
 import pyarrow.csv as csv_reader
 import pyarrow.parquet as pq
 import pytest
-import scipy.sparse as sp
 
-from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.column_survey import POINTS_MAX, merge_surveys, survey_numbers
 from elasticml.data.dataset_stats import merge_summaries
-from elasticml.data.out_of_core.mapped_memory import process_memory
 from elasticml.data.readers import files, tabular
 from elasticml.data.readers.table_encoding import encoder_from_json
 from elasticml.data.readers.tabular import TableSource, read_csv, read_parquet
 from elasticml.data.source import load_all, source_from_spec, survey_all
 from elasticml.errors import ConfigError, DataError
+from tests.unit.data.rows import matrix
 
 MIXED = "a,colour,b,y,w\n1,red,0,1,1\n2.5,blue,4,-1,2\n-3e1,red,5,1,0.5\n0,green,0,-1,1\n"
 #: a, blue, green, red, b
@@ -35,36 +33,8 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def array(chunks: list[Chunk]) -> np.ndarray:
-    parts = []
-    for chunk in chunks:
-        if chunk.layout.kind == "dense":
-            parts.append(chunk.values)
-            continue
-        values = chunk.values if chunk.layout.kind == "csr" else np.ones(len(chunk.indices))
-        shape = (chunk.n_rows, chunk.layout.n_columns)
-        parts.append(sp.csr_array((values, chunk.indices, chunk.indptr), shape=shape).toarray())
-    return np.vstack(parts)
-
-
 def mixed(path: str, **options: Any) -> TableSource:
     return read_csv(path, "y", weight="w", categorical=["colour"], **options)
-
-
-@pytest.mark.parametrize("n_bytes", [2**23, 1, 7, 40])
-def test_every_row_of_a_csv_file_is_in_exactly_one_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int
-) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", n_bytes)
-    data = survey_all(mixed(write(tmp_path / "a.csv", MIXED)))
-    parts = [data.read(block.index, 2**20, 1) for block in data.blocks()]
-    chunks = [chunk for some, _ in parts for chunk in some]
-    facts = merge_summaries([summary for _, summary in parts])
-    assert array(chunks).tolist() == MIXED_ROWS
-    assert np.concatenate([c.labels for c in chunks]).tolist() == [1, -1, 1, -1]
-    assert np.concatenate([c.weights for c in chunks]).tolist() == [1, 2, 0.5, 1]
-    assert (facts.n_columns, facts.weight_sum) == (5, 4.5)
-    assert facts.vocabularies == {"colour": ("blue", "green", "red")}
 
 
 def test_categorical_columns_must_be_surveyed_first(tmp_path: Path) -> None:
@@ -75,7 +45,7 @@ def test_categorical_columns_must_be_surveyed_first(tmp_path: Path) -> None:
     ready = survey_all(data)
     assert not ready.needs_survey
     again = source_from_spec(json.loads(json.dumps(ready.spec())))
-    assert array(load_all(again)).tolist() == MIXED_ROWS
+    assert matrix(load_all(again)).tolist() == MIXED_ROWS
     assert again.fingerprint() == ready.fingerprint()
 
 
@@ -84,7 +54,7 @@ def test_values_not_seen_in_training_become_zeros_with_a_note(tmp_path: Path) ->
     facts = merge_summaries([train.read(0, None, 1)[1]])
     other = mixed(write(tmp_path / "b.csv", "a,colour,b,y,w\n1,pink,2,1,1\n1,red,2,1,1\n"))
     chunks, summary = other.with_stats(facts).read(0, None, 1)
-    assert array(chunks).tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 1, 2]]
+    assert matrix(chunks).tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 1, 2]]
     assert summary.notes == (
         "1 values of column 'colour' were not seen in training and became zeros",
     )
@@ -124,13 +94,6 @@ def test_a_wrong_cell_is_named(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_lines_are_counted_over_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 16)
-    text = "a,y\n" + "1,1\n" * 20 + "oh,1\n" + "1,1\n" * 5
-    with pytest.raises(DataError, match=r"line 22, column 'a': value is 'oh'"):
-        load_all(read_csv(write(tmp_path / "a.csv", text), "y", numeric=["a"]))
-
-
 def test_wrong_column_names_and_settings_are_config_errors(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", MIXED)
     with pytest.raises(
@@ -158,32 +121,7 @@ def test_a_parquet_file_is_read_by_row_groups(tmp_path: Path) -> None:
     assert [block.rows for block in data.blocks()] == [30, 30, 30, 10]
     chunks = load_all(source_from_spec(data.spec()))
     want = np.column_stack([columns[name] for name in ("i", "f", "b")]).astype(float)
-    np.testing.assert_array_equal(array(chunks), want)
-
-
-def test_a_row_group_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its table is never in memory as a whole; rows, sums and places in messages are the same."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(250, 3)), rng.integers(0, 2, 250).astype(float)
-    columns = {"y": y, "copy": y, **{f"x{k}": X[:, k] for k in range(3)}}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=120)
-    read = list[tuple[list[Any], Any]]()
-    for batch_rows in (1000, 50):
-        monkeypatch.setattr(tabular, "_BATCH_ROWS", batch_rows)
-        data = read_parquet(str(tmp_path / "a.parquet"), "y")
-        blocks = [data.read(block.index, 10_000_000, 1) for block in data.blocks()]
-        read.append(
-            ([len(chunks) for chunks, _ in blocks], merge_summaries([s for _, s in blocks]))
-        )
-        np.testing.assert_array_equal(array(load_all(data)), np.c_[y, X])
-    assert [lengths for lengths, _ in read] == [[1, 1, 1], [3, 3, 1]]
-    (_, whole), (_, batched) = read
-    for name, moments in whole.moments.items():
-        np.testing.assert_allclose(batched.moments[name].sums, moments.sums, rtol=1e-12)
-    columns["x1"] = np.where(np.arange(250) == 119 + 71, np.nan, X[:, 1])
-    pq.write_table(pa.table(columns), tmp_path / "b.parquet", row_group_size=120)
-    with pytest.raises(DataError, match="the first in row 70 of row group 1"):
-        load_all(read_parquet(str(tmp_path / "b.parquet"), "y"))
+    np.testing.assert_array_equal(matrix(chunks), want)
 
 
 @pytest.mark.parametrize("batch_rows", [16, 37])
@@ -198,24 +136,11 @@ def test_a_large_row_group_is_read_in_pieces(
     data = read_parquet(str(tmp_path / "a.parquet"), "y")
     pieces = [32, 32, 32, 24] if batch_rows == 16 else [37, 37, 37, 9]
     assert [block.rows for block in data.blocks()] == [*pieces, *pieces, 10]
-    np.testing.assert_array_equal(array(load_all(data)), X)
+    np.testing.assert_array_equal(matrix(load_all(data)), X)
     columns["x1"] = np.where(np.arange(250) == 119 + 71, np.nan, X[:, 1])
     pq.write_table(pa.table(columns), tmp_path / "b.parquet", row_group_size=120)
     with pytest.raises(DataError, match="the first in row 70 of row group 1"):
         load_all(read_parquet(str(tmp_path / "b.parquet"), "y"))
-
-
-def test_a_survey_keeps_parsed_text_as_far_as_the_memory_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, kept = write(tmp_path / "a.csv", MIXED), []
-    for limit_bytes in (None, 2**30, 16):  # the last leaves room for one byte
-        monkeypatch.setattr(process_memory, "limit_bytes", limit_bytes)
-        monkeypatch.setattr(tabular, "_surveyed", tabular._SurveyedTables())
-        data = read_csv(path, "y")
-        data.survey(0)
-        kept.append(tabular._surveyed.take(data._parsed_name(), 0) is not None)
-    assert kept == [True, True, False]
 
 
 def test_parquet_categories_may_be_texts_numbers_or_dictionaries(tmp_path: Path) -> None:
@@ -223,14 +148,14 @@ def test_parquet_categories_may_be_texts_numbers_or_dictionaries(tmp_path: Path)
     table = pa.table({"c": texts, "k": [7, 5, 7], "y": [1.0, 0.0, 1.0]})
     pq.write_table(table, tmp_path / "a.parquet")
     data = survey_all(read_parquet(str(tmp_path / "a.parquet"), "y", categorical=["c", "k"]))
-    assert array(load_all(data)).tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1]]
+    assert matrix(load_all(data)).tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1]]
 
 
 def test_the_row_index_that_pandas_stores_is_no_feature(tmp_path: Path) -> None:
     # A table after dropping rows brought its row numbers with it as a feature.
     path = str(tmp_path / "table.parquet")
     pq.write_table(pa.table({"a": [1.0, 2.0], "y": [0, 1], "__index_level_0__": [5, 7]}), path)
-    np.testing.assert_array_equal(array(load_all(read_parquet(path, "y"))), [[1.0], [2.0]])
+    np.testing.assert_array_equal(matrix(load_all(read_parquet(path, "y"))), [[1.0], [2.0]])
 
 
 def test_wrong_parquet_files_are_refused(tmp_path: Path) -> None:
@@ -253,8 +178,8 @@ def test_real_tables_are_read(data_dir: Path) -> None:
     chunks = load_all(read_csv(str(higgs), -1))
     with gzip.open(higgs, "rt") as text:
         want = np.loadtxt(text, delimiter=",", skiprows=1)
-    np.testing.assert_array_equal(array(chunks), want[:, :-1])
-    assert array(chunks).shape == (10984, 28)
+    np.testing.assert_array_equal(matrix(chunks), want[:, :-1])
+    assert matrix(chunks).shape == (10984, 28)
     housing = str(data_dir / "california_housing" / "housing.csv.gz")
     with pytest.raises(DataError, match=r"'total_bedrooms' of .* has 207 missing values"):
         load_all(read_csv(housing, "median_house_value", categorical=["ocean_proximity"]))
@@ -285,7 +210,7 @@ def test_types_are_inferred_and_missing_values_are_imputed(tmp_path: Path) -> No
     ]
     day = 15706.0  # 2013-01-01, a Tuesday
     mean_day = day + (0 + 1 + 4 + 3) / 4
-    assert array(chunks).tolist() == [
+    assert matrix(chunks).tolist() == [
         [1, 0, 0, day, 1, 1, 1],
         [0, 1, 0, day + 1, 2, 4.75, 0],
         [0, 0, 1, day + 4, 5, 4, 1],
@@ -315,7 +240,7 @@ def test_dates_are_read_as_people_write_them(tmp_path: Path, dates: list[str]) -
         data = survey_all(read(str(tmp_path / f"a.{read.__name__[5:]}"), "late", missing="mean"))
         assert data.encoder is not None
         assert data.encoder.names() == ["when.days"]
-        days = array(data.read(0, None, 1)[0])
+        days = matrix(data.read(0, None, 1)[0])
         assert days[:, 0].tolist() == [15706, 15707, 15718, pytest.approx(47131 / 3)]
 
 
@@ -338,7 +263,7 @@ def test_a_table_is_encoded_alike_as_csv_and_parquet(tmp_path: Path) -> None:
     of_parquet = survey_all(
         read_parquet(str(tmp_path / "a.parquet"), "late", missing="mean", missing_indicator=True)
     )
-    assert array(load_all(of_csv)).tolist() == array(load_all(of_parquet)).tolist()
+    assert matrix(load_all(of_csv)).tolist() == matrix(load_all(of_parquet)).tolist()
 
 
 def test_only_columns_with_gaps_are_marked(tmp_path: Path) -> None:
@@ -361,7 +286,7 @@ def test_columns_of_many_values_share_columns_and_say_so(tmp_path: Path, rare: A
         read_csv(write(tmp_path / "a.csv", "c,y\n" + lines), "y", max_categories=3, rare=rare)
     )
     chunks, summary = data.read(0, None, 1)
-    rows = array(chunks)
+    rows = matrix(chunks)
     assert rows.shape == (23, 3)
     assert (rows.sum(axis=1) == 1).all()
     if rare == "other":
@@ -395,7 +320,7 @@ def test_a_word_in_any_row_makes_a_column_a_category_unless_it_must_be_numeric(
         "data.na_values; data.numeric makes it an error",
     )
     assert ready.fitted_encoder().names() == ["x=0", "x=1", "x=2", "x=oh"]
-    assert array(chunks)[:3].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+    assert matrix(chunks)[:3].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
     wrong = r"a\.csv, line 1502, column 'x': value is 'oh', wanted a number; correct it, add it to"
     with pytest.raises(DataError, match=wrong):
         load_all(read_csv(path, "y", numeric=["x"]))
@@ -415,7 +340,7 @@ def test_blank_and_padded_cells_are_missing_and_labels_with_a_word_are_classes(
     data = survey_all(read_csv(write(tmp_path / "a.csv", text), "y", missing=0))
     assert data.fitted_encoder().names() == ["a", "b= u", "b=v", "b="]
     assert data.fitted_encoder().classes == (" 1", "0", "x")
-    assert array(load_all(data)).tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [4, 0, 0, 1]]
+    assert matrix(load_all(data)).tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [4, 0, 0, 1]]
 
 
 def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -438,22 +363,3 @@ def test_settings_of_tables_must_fit(tmp_path: Path) -> None:
         read_csv(path, "y", missing_columns="fill")
     with pytest.raises(ConfigError, match=r"missing: got 'most'"):
         read_csv(path, "y", missing="most")  # type: ignore[arg-type]
-
-
-def test_numeric_tables_keep_their_fingerprints(tmp_path: Path) -> None:
-    data = read_csv(write(tmp_path / "a.csv", MIXED), "y", ignore=["colour"])
-    info = files.file_info(data.path)
-    older = {
-        "format": "csv",
-        "path": data.path,
-        "label": "y",
-        "weight": None,
-        "categorical": [],
-        "ignore": ["colour"],
-        "dtype": "float64",
-        "n_columns": None,
-        "vocabularies": None,
-        "delimiter": ",",
-        "header": True,
-    }
-    assert data.fingerprint() == files.fingerprint(older, info)

@@ -9,7 +9,7 @@ import pytest
 
 from elasticml.data.storage import hadoop_http, webhdfs
 from elasticml.data.storage.filesystem import exists, names, read_bytes, write_whole
-from elasticml.data.storage.webhdfs import WebHdfs, _GrowingCache
+from elasticml.data.storage.webhdfs import WebHdfs
 from elasticml.errors import ConfigError
 from tests.http_server import closed_url, serving
 
@@ -152,20 +152,3 @@ def test_an_authenticated_client_sends_the_cookie(monkeypatch):
     with serving(answer) as url:
         assert [hadoop_http.ask("GET", url).status for _ in range(2)] == [200, 200]
     assert seen == [(None, None), ("Negotiate ticket", None), (None, "hadoop.auth=signed")]
-
-
-def test_sequential_reads_double_the_read_ahead_and_a_single_read_is_cheap():
-    content = bytes(range(256)) * 4096
-    fetched = []
-
-    def fetch(start, end):
-        fetched.append(end - start)
-        return content[start:end]
-
-    cache = _GrowingCache(1, fetch, len(content))
-    assert cache._fetch(0, 6) == content[:6]
-    parts = [cache._fetch(i, i + 50_000) for i in range(6, len(content), 50_000)]
-    assert b"".join(parts) == content[6:]
-    assert fetched == [65542, 165536, 281072, 536426]
-    assert cache._fetch(500, 700) == content[500:700]
-    assert fetched[4:] == [65736]

@@ -64,20 +64,3 @@ def test_test_data_must_have_the_columns_of_the_training_data():
     assert source.with_columns(3).fingerprint() == source.fingerprint()
     with pytest.raises(ConfigError, match="3 columns, the training data 4"):
         source.with_columns(4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rows": 0}, "data.rows: got 0"),
-        ({"clusters": 2.5}, "data.clusters: got 2.5"),
-        ({"spread": -1}, "data.spread: got -1"),
-        ({"variation": 1.0}, "data.variation: got 1.0, wanted less than 1"),
-        ({"min_distance": 0.9, "clusters": 50, "columns": 2}, "no room was found"),
-        ({"dtype": "float16"}, "data.dtype: got 'float16'"),
-        ({"cluster": 5}, "data.cluster is not a setting; did you mean 'clusters'"),
-    ],
-)
-def test_a_wrong_setting_is_named(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        source_from_spec({"format": "synthetic_clusters", "rows": 5, **changes})

@@ -10,7 +10,6 @@ from sklearn.svm import LinearSVC
 
 from elasticml.data.source import load_all, source_from_spec
 from elasticml.data.synthetic.sparse import BLOCK_ROWS, SHAPES, field_sizes, synthetic
-from elasticml.errors import ConfigError
 
 #: Table 1 of the elastic-CoCoA paper; for KDDA, the columns are what it lists as examples.
 PUBLISHED = {
@@ -141,20 +140,3 @@ def test_fields_share_all_columns(fields, n_columns):
     assert sizes.sum() == n_columns
     assert sizes.min() >= 2
     assert np.all(np.diff(sizes) >= 0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"shape": "rvc1"}, "data.shape: got 'rvc1'.*did you mean 'rcv1'"),
-        ({"rows": 0}, "data.rows: got 0"),
-        ({"seed": -1}, "data.seed: got -1"),
-        ({"columns": 10}, "data.columns: got 10"),
-        ({"columns": 2**31}, "wanted less than"),
-        ({"dtype": "float16"}, "data.dtype: got 'float16'"),
-        ({"colums": 5000}, "data.colums is not a setting; did you mean 'columns'"),
-    ],
-)
-def test_a_wrong_setting_is_named(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        source_from_spec({"format": "synthetic", "shape": "rcv1", "rows": 5, **changes})

@@ -16,7 +16,6 @@ from elasticml.data.synthetic.splice_sites import (
     synthetic_splice,
 )
 from elasticml.errors import ConfigError
-from tests.known_optima import make_linear
 
 
 def letters_and_labels(source):
@@ -104,56 +103,3 @@ def test_test_rows_of_another_length_are_refused():
     assert source.with_columns(30 * 4 + 29 * 16 + 28 * 64 + 27 * 256).n_columns == 9_288
     with pytest.raises(ConfigError, match="have 9288 features, the training data 47028"):
         source.with_columns(47_028)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"rows": 0}, "data.rows: got 0, wanted at least 1"),
-        ({}, "data.rows is missing"),
-        ({"rows": 9, "seed": -1}, "data.seed: got -1"),
-        ({"rows": 9, "length": 7}, "data.length: got 7, wanted at least 8"),
-        ({"rows": 9, "positive_share": 1.0}, "data.positive_share: got 1.0, wanted less than 1"),
-        ({"rows": 9, "ngrams": [1, 6]}, "data.ngrams: got [1, 6]"),
-        ({"rows": 9, "ngrams": 3}, "data.ngrams: got 3"),
-        ({"rows": 9, "sead": 1}, "did you mean 'seed'?"),
-    ],
-)
-def test_impossible_settings_are_refused(options, words):
-    with pytest.raises(ConfigError) as caught:
-        source_from_spec({"format": "synthetic_splice", **options})
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("loss", "n", "d", "density"),
-    [
-        ("squared", 50, 7, 1.0),
-        ("squared", 30, 60, 0.2),
-        ("logistic", 20, 20, 1.0),
-        ("logistic", 9, 40, 1.0),
-    ],
-)
-def test_known_optimum_is_stationary_and_its_objective_is_what_the_formula_gives(
-    loss, n, d, density
-):
-    problem = make_linear(n, d, 5, loss=loss, l2=0.3, density=density)
-    z = problem.values @ problem.optimum
-    if loss == "squared":
-        value, slope = (z - problem.labels) ** 2 / 2, z - problem.labels
-    else:
-        m = problem.labels * z
-        value, slope = np.logaddexp(0, -m), -problem.labels / (1 + np.exp(m))
-        assert set(problem.labels) == {-1.0, 1.0}
-    gradient = problem.values.T @ slope / n + 0.3 * problem.optimum
-    penalty = 0.15 * problem.optimum @ problem.optimum
-    np.testing.assert_allclose(gradient, 0.0, atol=1e-12)
-    np.testing.assert_allclose(problem.objective, value.mean() + penalty, rtol=1e-12)
-    assert np.abs(problem.optimum).max() > 1e-3
-
-
-def test_impossible_linear_problems_are_refused():
-    with pytest.raises(ValueError, match="wanted n, d >= 1, l2 > 0"):
-        make_linear(3, 2, l2=0.0)
-    with pytest.raises(ValueError, match="logistic needs n <= d"):
-        make_linear(3, 2, loss="logistic")
