@@ -104,6 +104,8 @@ class Explained:
         try:
             made = handler(value)
         except ValidationError as error:
+            if not error.errors()[0]["loc"]:
+                raise  # it is no mapping: the section of which it is a field names it
             raise _explained(error, cls, path) from None
         # pydantic passes the arguments of a dataclass as a record with ``kwargs``.
         raw = getattr(value, "kwargs", value)
@@ -366,7 +368,7 @@ def _wanted(detail: Mapping[str, Any]) -> str:
             return ", wanted a finite number"
         case "bool_parsing" | "bool_type":
             return ", wanted true or false"
-        case "dict_type":
+        case "dict_type" | "model_type":
             return ", wanted a mapping"
         case "list_type" | "tuple_type":
             return ", wanted a list"

@@ -7,9 +7,7 @@ from sklearn import metrics
 
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import merge_summaries
-from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import DataError
-from elasticml.evaluation import linear_scorer, scoring
 from elasticml.evaluation.evaluator import Evaluator
 
 D = 7
@@ -120,30 +118,6 @@ def test_scaled_columns_and_counts_as_labels(loss):
     if loss == "poisson":
         expected = metrics.d2_tweedie_score(y, z, sample_weight=s, power=1)
         assert score.metrics["d2"] == pytest.approx(expected, rel=1e-9)
-
-
-def test_many_models_in_several_passes_score_as_each_alone(monkeypatch):
-    X, y, _ = problem(9)
-    source = from_arrays(X, y)
-    models = [model(seed) for seed in range(5)]
-    evaluator = Evaluator({}, facts_of(source), n_threads=2)
-    alone = [evaluator.score_test(source, [one])[0][0] for one in models]
-    monkeypatch.setattr(linear_scorer, "MODELS_PER_PASS", 2)
-    assert evaluator.score_test(source, models)[0] == alone
-
-
-def test_data_that_are_not_kept_between_passes_score_the_same(monkeypatch):
-    source = synthetic_splice(9000, seed=1, length=40, positive_share=0.2)
-    facts = facts_of(source)
-    rng = np.random.default_rng(0)
-    models = [
-        {"coef": rng.normal(size=(1, facts.n_columns)), "intercept": np.zeros(1)} for _ in range(3)
-    ]
-    evaluator = Evaluator({}, facts, n_threads=2)
-    kept = evaluator.score_training(source, models)
-    monkeypatch.setattr(scoring, "KEPT_BYTES_MAX", 0)
-    monkeypatch.setattr(linear_scorer, "MODELS_PER_PASS", 1)
-    assert evaluator.score_training(source, models) == kept
 
 
 def test_wider_test_data_are_cut_with_a_note(tmp_path):

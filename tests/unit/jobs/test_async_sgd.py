@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.control.driver_settings import settings_from_record
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_file import parse_job
-from elasticml.protocol.job_record import job_record
 
 DATA = em.from_arrays(np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2.0)
 KMEANS = em.AsyncSGD("kmeans", k=3, report_every=0.5)
@@ -19,21 +17,6 @@ KMEANS = em.AsyncSGD("kmeans", k=3, report_every=0.5)
 
 def record(algorithm: Any = KMEANS, **changes: Any) -> dict[str, Any]:
     return em.Job(algorithm, DATA, **changes).record("j", 2)
-
-
-def test_the_record_marks_the_job_as_asynchronous_and_not_deterministic():
-    made = record(seed=7)
-    settings = settings_from_record(job_record(made), n_blocks=1, needs_survey=False)
-    assert made["deterministic"] is False
-    assert made["algorithm"]["seed"] == 7
-    assert (made["absent"], made["placement"], made["holders"]) == ("reload", "random", 1)
-    assert (settings.report_every_s, settings.absent) == (0.5, "reload")
-    assert record(em.CoCoA())["deterministic"] is True
-
-
-def test_other_algorithms_are_not_asynchronous():
-    made = record(em.BatchGradient())
-    assert settings_from_record(job_record(made), 1, False).report_every_s is None
 
 
 def test_a_job_file_may_select_it(tmp_path):

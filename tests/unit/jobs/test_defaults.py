@@ -62,14 +62,6 @@ def test_a_job_fits_an_intercept_and_has_a_tolerance(kind: Any) -> None:
     assert record_section(kind(tolerance=0.1), seed=0, has_target=True)["tolerance"] == 0.1
 
 
-def test_a_record_without_the_keys_means_neither() -> None:
-    for kind in (em.BatchGradient, em.CoCoA):
-        settings = settings_from_section(kind, {"name": kind.name})
-        assert (settings.intercept, settings.tolerance) == (False, 0.0)
-    primal = settings_from_section(em.PrimalCoCoA, {"name": "primal_cocoa"})
-    assert (primal.intercept, primal.tolerance) == (True, 0.0)
-
-
 def test_only_linear_models_of_asynchronous_sgd_have_an_intercept() -> None:
     assert em.AsyncSGD("linear").intercept
     assert not em.AsyncSGD("linear", mode="paper").intercept
@@ -81,3 +73,13 @@ def test_a_stop_rule_always_ends_the_job() -> None:
     assert em.Stop(seconds=1.0).rounds is None
     assert default_stop(em.CoCoA()).rounds == 1000
     assert default_stop(em.AsyncSGD(k=2)).rounds == 100
+
+
+@pytest.mark.parametrize(
+    ("values", "optimizer"),
+    [({}, "lbfgs"), ({"mode": "paper"}, "gd"), ({"mode": "paper", "optimizer": "tron"}, "tron")],
+)
+def test_the_default_optimizer_is_lbfgs_and_the_papers_is_gradient_descent(
+    values: dict[str, Any], optimizer: str
+) -> None:
+    assert em.BatchGradient(**values).chosen_optimizer == optimizer

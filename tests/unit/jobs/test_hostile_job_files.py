@@ -2,7 +2,6 @@
 
 import pytest
 
-from elasticml.cli.main import BAD_INPUT, main
 from elasticml.errors import ConfigError, shown
 from elasticml.jobs.job_file import apply_override, read_job_file
 from elasticml.jobs.yaml_text import DEPTH_MAX, TEXT_BYTES_MAX, VALUES_MAX, load_yaml
@@ -52,18 +51,6 @@ def test_an_attack_is_one_short_line_that_says_where(tmp_path, text, expected):
     assert expected in caught.value.message
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 1000
-
-
-@pytest.mark.parametrize("name", ["6,000 digits", "30 February", "deep"])
-def test_the_command_line_ends_with_exit_code_2(tmp_path, name, capsys):
-    path = tmp_path / "job.yaml"
-    path.write_text(ATTACKS[name][0])
-    with pytest.raises(SystemExit) as ended:
-        main(["run", str(path)])
-    assert ended.value.code == BAD_INPUT
-    lines = capsys.readouterr().err.strip().split("\n")
-    assert len(lines) == 1
-    assert "internal error" not in lines[0]
 
 
 def test_overrides_have_the_same_limits():

@@ -12,7 +12,6 @@ import yaml
 from click.testing import CliRunner
 
 from elasticml.cli.main import elasticml
-from elasticml.errors import ConfigError
 from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.job_record import SECTIONS
 from elasticml.jobs.job_schema import job_schema
@@ -121,39 +120,6 @@ def test_what_elasticml_accepts_is_valid(changes):
     job = MINIMAL | changes
     parse_job(job, folder=Path(), name="job")
     assert errors(job) == []
-
-
-BAD = (
-    {"algoritm": {"name": "cocoa"}},
-    {"data": None},
-    {"data": {"format": "svmlite", "path": "a"}},
-    {"data": {"format": "svmlight"}},
-    {"data": {"format": "svmlight", "path": "a", "delimiter": ";"}},
-    {"algorithm": {"name": "cocoa", "gama": 1.0}},
-    {"algorithm": {"name": "cocoa", "l2": 0}},
-    {"algorithm": {"name": "coco"}},
-    {"absent": "wait"},
-    {"stop": {"rounds": 0}},
-    {"stop": {"round": 5}},
-    {"policies": ["kne"]},
-    {"policies": [{"name": "knee", "faktor": 3}]},
-    {"policies": [{"name": "rebalance", "share": 0}]},
-    {"cluster": {"kind": "mesos"}},
-    {"cluster": {"kind": "yarn", "containers": 3}},
-    {"faults": [{"lose": 1}]},
-    {"simulate": {"latency": 1}},
-    {"simulate": {"trace": [{"at": 1}]}},
-    {"holders": 3},
-    {"collective": {"topology": "ring"}},
-)
-
-
-@pytest.mark.parametrize("changes", BAD)
-def test_what_elasticml_refuses_is_not_valid(changes):
-    job = MINIMAL | changes
-    with pytest.raises(ConfigError):
-        parse_job(job, folder=Path(), name="job")
-    assert errors(job)
 
 
 def test_the_command_prints_it_or_writes_a_file(tmp_path):

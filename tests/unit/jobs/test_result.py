@@ -13,7 +13,6 @@ from elasticml.evaluation.constant_model import constant_loss
 from elasticml.jobs.history import History
 from elasticml.jobs.result import evaluate, load_result, make_result
 from elasticml.jobs.rpc import read_outcome, unwrap_reply
-from elasticml.models.model import LinearModel
 from elasticml.protocol.job_record import job_record
 from elasticml.specification.algorithms import CoCoA
 
@@ -56,12 +55,6 @@ def test_a_model_knows_its_classes_and_predicts_them():
     assert result.model.classes_.tolist() == [0.0, 1.0]
     assert result.model.predict(X).tolist() == [1.0, 0.0, 0.0, 1.0]
     assert result.model.predict(scipy.sparse.csr_matrix(X)).tolist() == [1.0, 0.0, 0.0, 1.0]
-
-
-def test_a_regression_predicts_values():
-    result, _ = result_of(answer(), job={"algorithm": {"loss": "squared"}})
-    assert result.model.classes_ is None
-    assert result.model.predict(X).tolist() == [1.0, -1.0, 0.0, 2.0]
 
 
 def test_a_job_that_ended_before_its_first_round_has_no_model():
@@ -129,36 +122,16 @@ def test_data_that_cannot_be_read_here_are_a_note():
     assert done.summary["objective"] is None
 
 
-def test_a_history_becomes_a_table():
-    assert result_of(answer())[0].to_pandas()["round"].tolist() == [0, 1]
-
-
 def test_a_result_without_directory_still_reports(tmp_path):
     result, _ = result_of(answer(), job={"name": "toy", **RECORD})
     page = result.report(tmp_path / "page.html")
     assert "toy" in page.read_text()
 
 
-def test_an_error_in_an_answer_is_raised():
-    with pytest.raises(ConfigError, match="no job"):
-        unwrap_reply({"error": error_to_dict(ConfigError("no job 'x' here")), "done": True})
-
-
 def test_a_failed_jobs_answer_is_not_an_error_of_the_request():
     reply = answer(state="failed", error=error_to_dict(DataError("line 3: no number")))
     assert unwrap_reply(reply) is reply
     assert result_of(reply)[0].summary["error"] == "line 3: no number"
-
-
-def test_arrays_come_back_writable():
-    arrays = read_outcome(answer()).arrays
-    arrays["coef"][0, 0] = 5.0
-    assert arrays["coef"].tolist() == [[5.0, -1.0]]
-
-
-def test_margins_have_the_intercept():
-    model = LinearModel({"coef": np.ones((1, 2)), "intercept": np.array([0.5])}, None)
-    assert model.decision_function(X).tolist() == [1.5, 1.5, 2.5, 2.5]
 
 
 def test_a_saved_result_is_read_back_whole(tmp_path):

@@ -10,16 +10,12 @@ import pytest
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.run_checkpoints import (
-    checkpoint_place,
     checkpoint_setting,
     forget_checkpoints,
     interrupted_run,
-    job_file_entry,
-    reached,
     resume_call,
 )
 from elasticml.protocol.job_record import job_record
-from elasticml.report.status import JobStatus
 from elasticml.specification.sections import Checkpoint
 
 JOB = {
@@ -67,24 +63,6 @@ def test_data_and_test_data_that_were_in_memory_are_given_again(data, test, give
     assert resume_call("place", record) == f'em.resume(client, "place"{given})'
 
 
-def test_the_default_path_is_in_the_run_s_directory_and_not_in_its_job_file(tmp_path):
-    entry = checkpoint_place(Checkpoint(every=2.0), tmp_path / "run")
-    assert entry is not None
-    assert entry.path == str(tmp_path / "run" / "checkpoint")
-    assert job_file_entry(entry) == {"every": 2.0}
-    remote = checkpoint_place(Checkpoint(), "hdfs://nn:8020/runs/a")
-    assert remote is not None
-    assert remote.fields_json() == {
-        "path": "hdfs://nn:8020/runs/a/checkpoint",
-        "every_s": 5.0,
-        "in_run_dir": True,
-    }
-    value = checkpoint_place(Checkpoint(path="hdfs://nn/run"), tmp_path)
-    assert job_file_entry(value) == {"path": "hdfs://nn/run", "every": 5.0}
-    assert checkpoint_place(Checkpoint(), None) is None
-    assert job_file_entry(None) is False
-
-
 def test_a_run_reports_why_it_cannot_be_resumed(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no run \(there is no job\.yaml\)"):
         interrupted_run(tmp_path, Checkpoint())
@@ -96,17 +74,6 @@ def test_a_run_reports_why_it_cannot_be_resumed(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3}))
     with pytest.raises(ConfigError, match="the run has ended"):
         interrupted_run(tmp_path, Checkpoint())
-
-
-def test_a_truncated_story_shows_the_runs_progress(tmp_path):
-    records = [
-        {"t": 1.0, "event": "RoundEnded", "round": 4},
-        {"t": 1.5, "event": "RoundStarted", "round": 5},
-    ]
-    lines = [json.dumps(record) for record in records]
-    (tmp_path / "story.jsonl").write_text("\n".join([*lines, '{"t": 2.0, "event": "RoundEn']))
-    assert reached(tmp_path) == {"round": 5, "seconds": 1.5}
-    assert reached(tmp_path / "nowhere") == {}
 
 
 def test_only_checkpoints_are_removed_when_the_job_is_done(tmp_path):
@@ -123,14 +90,6 @@ def test_only_checkpoints_are_removed_when_the_job_is_done(tmp_path):
     forget_checkpoints(job_record({"checkpoint": {"path": str(place)}}))
     assert not place.exists()
     assert place.parent.exists()
-
-
-def test_the_status_of_a_resumed_job_has_its_round_and_no_members_yet():
-    status = JobStatus(job="j").after({"event": "MemberActive", "t": 0.1})
-    status = status.after({"event": "RoundEnded", "round": 7, "members": 1, "t": 1.0})
-    spec = {"stop": {"rounds": 90}}
-    status = status.after({"event": "JobResumed", "round": 6, "spec": spec, "t": 1.1})
-    assert (status.members, status.round, status.rounds_max) == (0, 6, 90)
 
 
 def test_checkpoints_on_the_schedulers_host_are_looked_for_there(tmp_path):
