@@ -125,8 +125,10 @@ class Source(Protocol):
         ...
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> Source:
+def source_from_spec(spec: Mapping[str, Any], path: str = "data") -> Source:
     """Build a source from its spec; nothing is read. It lists its files once, at first use.
+
+    Messages name the setting after ``path``, the spec's place in a job file.
 
     Raises
     ------
@@ -144,9 +146,9 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
         hollow: Source = importlib.import_module(_COSTS).source_of(spec)
         return hollow
     if not isinstance(name, str) or name not in DATA_SPECS:
-        raise unknown_choice(name, sorted(DATA_SPECS), "data.format")
+        raise unknown_choice(name, sorted(DATA_SPECS), f"{path}.format")
     options = {k: v for k, v in spec.items() if k != "format" and v is not None}
-    settings = read_settings(DATA_SPECS[name], options, "data")
+    settings = read_settings(DATA_SPECS[name], options, path)
     source: Source = importlib.import_module(_READERS[name]).source_of(settings)
     return listed_once(source)
 

@@ -452,7 +452,7 @@ def _beside(spec: Mapping[str, Any], other: object, folder: Path, key: str) -> S
         raise ConfigError(f"{key}: got {shown(other)}, wanted a path or a mapping", path=key)
     inherits = other.get("format", spec["format"]) == spec["format"]
     shared = {name: value for name, value in spec.items() if inherits and name != "labels"}
-    return source_from_spec({**shared, **_with_path(other, folder)})
+    return source_from_spec({**shared, **_with_path(other, folder)}, key)
 
 
 def _validate(value: object, section: Mapping[str, Any], folder: Path) -> Validate | None:

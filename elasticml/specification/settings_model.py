@@ -100,7 +100,10 @@ class Explained:
         if isinstance(value, Explained):
             return handler(value)  # a field's value, which was validated when it was created
         path = (info.context or {}).get("path")
-        path = cls.path_in_messages() if path is None else path
+        if path is None:
+            path = cls.path_in_messages()
+        elif info.field_name is not None:
+            path = join(path, info.field_name)  # a section within a section
         try:
             made = handler(value)
         except ValidationError as error:

@@ -260,6 +260,16 @@ def letters(**settings: Any) -> dict[str, Any]:
         (cocoa(l2=True), "algorithm.l2: got True, wanted a number"),
         ({"cluster": {"memory": "2 gigs"}}, "cluster.memory: got '2 gigs': size '2 gigs' is not"),
         ({"cluster": {"memory": "1 MiB"}}, "cluster.memory: got '1 MiB': a worker needs at least"),
+        (
+            {"cluster": {"kind": "yarn", "scheduler": {"strange": 1}}},
+            "cluster.scheduler.strange is not a setting (there is memory, vcores)",
+        ),
+        (
+            {"cluster": {"kind": "yarn", "scheduler": {"vcores": 0}}},
+            "cluster.scheduler.vcores: got 0, wanted at least 1",
+        ),
+        (letters(test={"strange": 1}), "data.test.strange is not a setting"),
+        ({"validate": {"data": {"strange": 1}}}, "validate.data.strange is not a setting"),
         ({"stop": 14}, "stop: got 14, wanted a mapping with keys such as rounds, seconds"),
         (letters(ngrams=[1, 5]), "longest <= 4"),
         (letters(window=[5, 5]), "wanted 0 <= start < stop"),
