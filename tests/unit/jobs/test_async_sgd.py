@@ -19,6 +19,11 @@ def record(algorithm: Any = KMEANS, **changes: Any) -> dict[str, Any]:
     return em.Job(algorithm, DATA, **changes).record("j", 2)
 
 
+def test_of_the_algorithms_only_it_is_not_deterministic():
+    kinds = (KMEANS, em.BatchGradient(), em.CoCoA())
+    assert [record(kind)["deterministic"] for kind in kinds] == [False, True, True]
+
+
 def test_a_job_file_may_select_it(tmp_path):
     file = parse_job(
         {

@@ -12,6 +12,7 @@ import pytest
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs import follow as module
+from elasticml.jobs import run_directory
 from elasticml.jobs.callbacks import Callback
 from elasticml.jobs.result import load_result
 from elasticml.jobs.rpc import JobOutcome
@@ -206,6 +207,23 @@ def test_a_report_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
     # The cause of a failed run is reported, not that of its missing report.
     with pytest.raises(JobFailedError, match="the scheduler is gone"):
         module.follow(LostJob(RECORD), run_dir=tmp_path / "other")
+
+
+def test_an_evaluation_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
+    # "Run it again", although model and history were there.
+    def full(*args):
+        raise ConfigError("No space left on device")
+
+    def evaluated(result, *args, **kwargs):
+        monkeypatch.setattr(run_directory, "write_whole", full)
+        return result
+
+    monkeypatch.setattr(module, "evaluate", evaluated)
+    result = module.follow(EndedJob(), run_dir=tmp_path / "run")
+    (note, *_) = result.summary["notes"]
+    assert note.startswith("The evaluation is not in the files: ")
+    assert note.endswith("No space left on device.")
+    assert load_result(tmp_path / "run").history == [{"round": 0}]
 
 
 class StartingJob(EndedJob):

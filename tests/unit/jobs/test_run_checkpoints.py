@@ -13,6 +13,7 @@ from elasticml.jobs.run_checkpoints import (
     checkpoint_setting,
     forget_checkpoints,
     interrupted_run,
+    reached,
     resume_call,
 )
 from elasticml.protocol.job_record import job_record
@@ -74,6 +75,17 @@ def test_a_run_reports_why_it_cannot_be_resumed(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3}))
     with pytest.raises(ConfigError, match="the run has ended"):
         interrupted_run(tmp_path, Checkpoint())
+
+
+def test_a_story_cut_off_by_a_kill_shows_the_runs_progress(tmp_path):
+    (tmp_path / "story.jsonl").write_text(
+        '{"t": 1.0, "event": "RoundEnded", "round": 4}\n'
+        '{"t": 1.2, "event": "RoundEn\n'
+        '{"t": 1.5, "event": "RoundStarted", "round": 5}\n'
+        '{"t": 2.0, "event": "RoundEn'
+    )
+    assert reached(tmp_path) == {"round": 5, "seconds": 1.5}
+    assert reached(tmp_path / "nowhere") == {}
 
 
 def test_only_checkpoints_are_removed_when_the_job_is_done(tmp_path):

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticml.arrays import address
 from elasticml.data.chunks.chunk import (
     Chunk,
     binary_csr_chunk,
@@ -17,6 +18,7 @@ from elasticml.data.chunks.chunk import (
     dense_chunk,
     sequence_chunk,
 )
+from elasticml.data.chunks.kernels import add_sums
 from elasticml.data.chunks.ngrams import (
     codes_of_letters,
     column_name,
@@ -25,7 +27,7 @@ from elasticml.data.chunks.ngrams import (
     letters_of_codes,
     sequence_layout,
 )
-from elasticml.data.chunks.products import make_adjoint, make_forward
+from elasticml.data.chunks.products import Bodies, make_adjoint, make_forward
 from elasticml.ids import ChunkId
 
 ID = ChunkId("test", 0, 0)
@@ -122,6 +124,41 @@ def test_one_pass_multiplies_by_the_rows_and_their_transpose(kind, n, d, seed, d
     expected = curvatures * (matrix @ v + offset)
     np.testing.assert_allclose(products, expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(hv, 1.0 + matrix.T @ expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_call_for_many_chunks_has_the_bits_of_one_call_each(kind):
+    rng = np.random.default_rng(3)
+    chunks = [make_chunk(kind, rng, n, 7)[0] for n in (3, 0, 300, 1)]
+    layout, d = chunks[0].layout, chunks[0].layout.n_columns
+    c = [rng.standard_normal(chunk.n_rows) for chunk in chunks]
+    outs = [np.full(chunk.n_rows, np.nan) for chunk in chunks]
+    forward, one, other = (
+        make_forward(layout, rng.standard_normal(d)),
+        make_adjoint(layout, d),
+        make_adjoint(layout, d),
+    )
+    forward.write_all(Bodies.of(chunks), -1.5, np.array([address(out) for out in outs]))
+    other.add_all(Bodies.of(chunks), np.array([address(own) for own in c]))
+    for chunk, own, out in zip(chunks, c, outs, strict=True):
+        one.add(chunk, own)
+        alone = np.empty(chunk.n_rows)
+        forward(chunk, alone)
+        np.testing.assert_array_equal(out, alone - 1.5)
+    results = np.zeros((2, d))
+    one.result(results[0])
+    other.result(results[1])
+    np.testing.assert_array_equal(*results)
+
+
+def test_sums_over_chunks_have_the_bits_of_numpys():
+    rng = np.random.default_rng(2)
+    chunks = [rng.standard_normal(n) * 10.0 ** rng.integers(-9, 9, n) for n in (*range(300), 4099)]
+    total = np.zeros(1)
+    add_sums(
+        np.array([own.size for own in chunks]), np.array([address(own) for own in chunks]), total
+    )
+    assert total[0] == sum(float(own.sum()) for own in chunks)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.data.out_of_core.store import FILE_BYTES, OutOfCoreStore
+from elasticml.data.out_of_core.store import FILE_BYTES, OutOfCoreStore, plan_residency
 from tests.unit.data.chunks.test_lazy_body import mapped_chunk
 from tests.unit.data.out_of_core.test_store import chunk
 
@@ -86,4 +86,19 @@ def test_a_nearly_full_disk_takes_what_is_needed(
     out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
     (settled,) = out_of_core.settle([chunk(0)])
     assert out_of_core.maps(memoryview(settled.body))
+    assert out_of_core.maps(memoryview(out_of_core.row_array(1000)))
+
+
+def test_a_full_disk_is_asked_once_between_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    out_of_core = OutOfCoreStore(2**30, tmp_path, lambda: 0)
+    chunks = out_of_core.settle([chunk(0)])
+    limit_file_size(0, monkeypatch, asked)
+    for _ in range(20):
+        assert not out_of_core.maps(memoryview(out_of_core.row_array(1000)))
+    assert len(asked) == 2  # for a large file, and for one of the array's size
+    monkeypatch.undo()
+    plan_residency(chunks)
     assert out_of_core.maps(memoryview(out_of_core.row_array(1000)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
@@ -13,6 +14,7 @@ import pytest
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core import mapped_memory
 from elasticml.data.out_of_core.mapped_memory import (
+    FileSlab,
     disk_room,
     file_system_of,
     spill_folder,
@@ -204,6 +206,17 @@ def test_chunks_in_memory_need_no_store() -> None:
     assert store_of(chunks) is None
     release(chunks)
     assert chunks[1].values[0, 0] == 1.0
+
+
+def test_the_disk_space_of_a_buffer_is_freed_with_its_last_view(tmp_path: Path) -> None:
+    slab = FileSlab(8 * MIB, tmp_path)
+    kept_bytes, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
+    kept_bytes[:], dropped[:] = b"k" * (4 * MIB), b"d" * (4 * MIB)
+    place = np.frombuffer(dropped, np.uint8).ctypes.data
+    del dropped
+    gc.collect()
+    assert ctypes.string_at(place, 4 * MIB) == bytes(4 * MIB)  # a hole of a file reads as zeros
+    assert bytes(kept_bytes) == b"k" * (4 * MIB)
 
 
 def test_a_file_system_in_memory_is_refused_for_spilling(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import os
 import signal
@@ -139,6 +140,24 @@ def test_remains_of_a_killed_process_are_removed_by_the_next_attempt(tmp_path: P
     (tmp_path / ".other.1.part" / "file").touch()
     convert(source, tmp_path / "made")
     assert parts(tmp_path) == [".other.1.part"]
+
+
+def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, removed, flock = svmlight(tmp_path), [], fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        left = list(tmp_path.glob(".made.*.part"))
+        if left and len(removed) < 2:
+            left[0].rmdir()
+            removed.extend(left)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert len(load_all(convert(source, tmp_path / "made"))) > 0
+    assert len(removed) == 2
+    assert parts(tmp_path) == []
 
 
 def test_an_attempt_in_progress_is_not_removed(tmp_path: Path) -> None:
