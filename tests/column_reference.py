@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.linear_model import ElasticNet
+from scipy.optimize import brentq
+from scipy.special import expit
+from sklearn.linear_model import ElasticNet, LogisticRegression
 
-from elasticml.algorithms.base import Exchange, Outcome
-from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.protocol.events import ExchangeHeader
-from tests.serial_world import ExchangeRecord, Run, World, facts_of
+from tests.serial_world import ExchangeRecord, World
 
 F64 = NDArray[np.float64]
 
@@ -34,103 +32,77 @@ def split_columns(
     return [chunks[k::members] for k in range(members)]
 
 
-def checked_world(reference: Any, members: int, settings: dict[str, Any]) -> World:
-    """Make a world that a reference checks; ``settings`` are the world's and the algorithm's."""
-    names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
-    options = {name: settings.pop(name) for name in names if name in settings}
-    return World(
-        settings={**reference.settings, **settings},
-        parts=reference.parts(members),
-        algorithm="primal_cocoa",
-        watch=reference.watch,
-        **{"absent": "reload", **options},
-    )
-
-
-def stepped_from(world: World, record: ExchangeRecord, d: int) -> F64 | None:
-    """Return the chunks' coefficients (d,) of which a pass's residual should be exact.
-
-    Columns that return in this exchange may bring a step that the residual lacks: the trainer
-    learns of them with its outcome.
-    """
-    outcome = record.outcome
-    same = len(world.exchanges) < 2 or world.exchanges[-2].outcome.absent_examples == 0
-    is_whole = outcome.absent_examples == 0 and record.exchange.operation == "pass"
-    if not (is_whole and same) or float(outcome.arrays["unset"]) > 0.0:
-        return None
-    coef = np.zeros(d)
-    for member in record.contributors:
-        for chunk in world.chunks[member]:
-            here = chunk.labels >= 0
-            coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
-    return coef
-
-
-def check_rows(reference: Any, rows: Sequence[Any], slack: float) -> None:
-    """Check every row's objective, and that its gap is not too small."""
-    for row in rows:
-        coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
-        true = reference.objective(coef, intercept)
-        assert abs(row.objective - true) <= slack * true
-        assert true - reference.optimum <= row.gap + slack * true
-        if row.extra["dual"] is not None:
-            assert row.extra["dual"] <= reference.optimum * (1.0 + slack)
-
-
 @dataclass(kw_only=True)
 class ColumnReference:
-    """One problem, and every certificate for it."""
+    """One problem of the squared or logistic loss, and every certificate for it."""
 
     X: Any
+    #: Targets, or for the logistic loss any two numbers.
     y: F64
+    loss: str = "squared"
     weights: F64 | None = None
+    class_weight: dict[float, float] | None = None
     l1: float = 0.1
     l2: float = 0.0
     intercept: bool = True
     positive: bool = False
-    #: Relative errors of the residual in exchanges in which it should have been exact.
+    #: Errors of the residual in exchanges in which it should have been exact.
     errors: list[float] = field(default_factory=list)
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {
-            "l1": self.l1,
-            "l2": self.l2,
-            "intercept": self.intercept,
-            "positive": self.positive,
-        }
+        names = ("loss", "l1", "l2", "intercept", "positive", "class_weight")
+        return {name: getattr(self, name) for name in names}
+
+    @cached_property
+    def targets(self) -> F64:
+        is_binary = self.loss == "logistic"
+        return np.where(self.y == self.y.max(), 1.0, -1.0) if is_binary else self.y
+
+    @cached_property
+    def sampled(self) -> F64:
+        return np.ones(len(self.y)) if self.weights is None else self.weights
 
     @cached_property
     def s(self) -> F64:
-        s = np.ones(len(self.y)) if self.weights is None else self.weights
+        """Weights that sum to 1."""
+        of_class = self.class_weight or {}
+        s = self.sampled * np.array([of_class.get(float(label), 1.0) for label in self.y])
         return s / s.sum()
 
     def objective(self, coef: F64, intercept: float) -> float:
         """Return a model's objective in the mean form."""
-        error = self.y - self.X @ coef - intercept
+        z = self.X @ coef + intercept
+        if self.loss == "squared":
+            losses = 0.5 * (z - self.y) ** 2
+        else:
+            losses = np.logaddexp(0.0, -self.targets * z)
         penalty = self.l1 * np.abs(coef).sum() + 0.5 * self.l2 * coef @ coef
-        return float(0.5 * self.s @ error**2 + penalty)
+        return float(self.s @ losses + penalty)
 
     @cached_property
-    def best(self) -> Any:
-        """Return scikit-learn's model at its tightest tolerance."""
-        alpha = self.l1 + self.l2
-        model = ElasticNet(
-            alpha=alpha,
-            l1_ratio=self.l1 / alpha,
-            fit_intercept=self.intercept,
-            positive=self.positive,
-            tol=1e-15,
-            max_iter=200_000,
-        )
+    def best(self) -> tuple[F64, float]:
+        """Return scikit-learn's coefficients and intercept at its tightest tolerance."""
+        strength = self.l1 + self.l2
+        n = len(self.y)
+        given = {"l1_ratio": self.l1 / strength, "fit_intercept": self.intercept}
         X = self.X.tocsc() if sp.issparse(self.X) else self.X
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return model.fit(X, self.y, self.weights)
+            if self.loss == "squared":
+                model = ElasticNet(
+                    alpha=strength, positive=self.positive, tol=1e-15, max_iter=200_000, **given
+                ).fit(X, self.y, self.weights)
+            else:
+                # saga's steps need weights of about 1; its objective, their sum.
+                model = LogisticRegression(
+                    C=1.0 / (strength * n), solver="saga", tol=1e-13, max_iter=200_000, **given
+                ).fit(X, self.targets, self.s * n)
+        return np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
 
     @cached_property
     def optimum(self) -> float:
-        return self.objective(self.best.coef_, self.best.intercept_)
+        return self.objective(*self.best)
 
     def parts(self, members: int, chunk_columns: int = 2) -> list[list[Chunk]]:
         """Give the columns to members, this many to a chunk if they are dense."""
@@ -138,51 +110,62 @@ class ColumnReference:
 
     def world(self, members: int, **settings: Any) -> World:
         """Make a world that the reference checks; ``settings`` are its and the algorithm's."""
-        return checked_world(self, members, settings)
+        names = ("absent", "schedule", "reloads", "between", "resume")
+        options = {name: settings.pop(name) for name in names if name in settings}
+        return World(
+            settings={**self.settings, **settings},
+            parts=self.parts(members),
+            algorithm="primal_cocoa",
+            watch=self.watch,
+            **{"absent": "reload", **options},
+        )
 
     def watch(self, world: World, record: ExchangeRecord) -> None:
-        """Compare a residual with that of the chunks' coefficients."""
-        coef = stepped_from(world, record, self.X.shape[1])
-        if coef is None:
+        """Compare the residual of a pass with that of the chunks' coefficients.
+
+        Columns that return in this exchange may bring a step that the residual lacks: the trainer
+        learns of them with its outcome.
+        """
+        outcome = record.outcome
+        same = len(world.exchanges) < 2 or world.exchanges[-2].outcome.absent_examples == 0
+        is_whole = outcome.absent_examples == 0 and record.exchange.operation == "pass"
+        if not (is_whole and same) or float(outcome.arrays["unset"]) > 0.0:
             return
-        error = self.y - self.X @ coef
+        coef = np.zeros(self.X.shape[1])
+        for member in record.contributors:
+            for chunk in world.chunks[member]:
+                here = chunk.labels >= 0
+                coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
+        sent, expected = record.exchange.model["residual"], self._residual(self.X @ coef)
+        if self.loss == "squared":
+            scale = max(float(np.linalg.norm(np.sqrt(self.sampled) * self.y)), 1e-300)
+            self.errors.append(float(np.linalg.norm(expected - sent)) / scale)
+        else:
+            # The trainer's gap is for the sum over examples.
+            total = float(sent @ expected) / float(expected @ expected)
+            self.errors.append(float(np.abs(sent - total * expected).max()))
+
+    def _residual(self, z: F64) -> F64:
+        """Return the residual at the best intercept for these margins."""
+        root = np.sqrt(self.sampled)
+        if self.loss == "squared":
+            error = self.y - z
+            return root * (error - self.s @ error if self.intercept else error)
+
+        def steepness(b: float) -> F64:
+            return np.asarray(self.s * self.targets * expit(-self.targets * (z + b)))
+
+        b = 0.0
         if self.intercept:
-            error = error - self.s @ error
-        root = np.sqrt(np.ones(len(self.y)) if self.weights is None else self.weights)
-        sent = record.exchange.model["residual"]
-        scale = max(float(np.linalg.norm(root * self.y)), 1e-300)
-        self.errors.append(float(np.linalg.norm(root * error - sent)) / scale)
+            b = brentq(lambda b: steepness(b).sum(), -1e3, 1e3, xtol=1e-15)
+        return root * steepness(b) / np.maximum(self.sampled, 1e-300)
 
     def check_rows(self, rows: Sequence[Any], slack: float = 1e-9) -> None:
         """Check every row's objective, and that its gap is not too small."""
-        check_rows(self, rows, slack)
-
-
-def resumed(reference: Any, resume: Any) -> dict[str, Any]:
-    """Run a resumed trainer to its end, over all chunks; also return its initial state."""
-    chunks = [chunk for part in reference.parts(1) for chunk in part]
-    facts = facts_of(chunks)
-    made, settings = algorithm("primal_cocoa"), {**reference.settings, "tolerance": 1e-11}
-    trainer = made.trainer(settings, facts, "reload", resume=resume)
-    solver = made.solver(settings, facts)
-    sent: Any = None
-    rounds = 0
-    results: dict[str, Any] = {}
-    while True:
-        try:
-            request = trainer.send(sent)
-        except StopIteration as end:
-            return {**results, "run": Run(rows=[], model=end.value, exchanges=[])}
-        if not isinstance(request, Exchange):
-            results.setdefault("gap", request.gap)
-            rounds += 1
-            sent = rounds < 2000
-            continue
-        work = ExchangeHeader(
-            exchange=1, operation=request.operation, model=request.model,
-            parameters=request.parameters, returns=request.returns,
-        )  # fmt: skip
-        arrays = solver.compute(work, chunks, Serial())
-        if request.operation == "certify":
-            results.setdefault("coef", arrays["coef"])
-        sent = Outcome(exchange=1, arrays=arrays, examples=facts.n_rows, absent_examples=0)
+        for row in rows:
+            coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
+            true = self.objective(coef, intercept)
+            assert abs(row.objective - true) <= slack * true
+            assert true - self.optimum <= row.gap + slack * true
+            if row.extra["dual"] is not None:
+                assert row.extra["dual"] <= self.optimum * (1.0 + slack)

@@ -24,6 +24,7 @@ from elasticml.algorithms.base import (
     Outcome,
     Parallel,
     Proceed,
+    Resume,
     RoundEnd,
 )
 from elasticml.algorithms.parallel import Serial
@@ -113,6 +114,8 @@ class World:
     schedule: Sequence[Vanish | Return] = ()
     has_anchors: bool = True
     facts: DatasetStats | None = None
+    #: A checkpoint to start from.
+    resume: Resume | None = None
     #: Survivors take over at once what an exchange over everybody waits for.
     reloads: bool = False
     #: Called at the beginning of every round, to move chunks.
@@ -146,7 +149,7 @@ class World:
         self._pending = list(self.schedule)
         self.chunks = {m: [_fresh(c) for c in part] for m, part in enumerate(self.parts)}
         self.solvers = {m: self._new_solver() for m in range(len(self.parts))}
-        trainer = made.trainer(self.settings, self.facts, self.absent)
+        trainer = made.trainer(self.settings, self.facts, self.absent, resume=self.resume)
         answer: Any = None
         self._start_round()
         while True:

@@ -12,7 +12,6 @@ from elasticml.errors import DataError
 from elasticml.evaluation.column_scorer import ColumnScorer
 from elasticml.evaluation.evaluator import Evaluator
 from tests.column_reference import ColumnReference, split_columns
-from tests.margin_reference import MarginReference
 from tests.serial_world import facts_of
 
 RNG = np.random.default_rng(4)
@@ -20,7 +19,9 @@ X = RNG.normal(size=(30, 12))
 Y = X[:, 0] + RNG.normal(size=30)
 JUDGE = ColumnReference(X=X, y=Y, weights=RNG.uniform(0.5, 2.0, 30), l1=0.1, l2=0.2)
 LABELS = np.where(Y > 0.0, 5.0, 2.0)
-SORTED = MarginReference(X=X, y=LABELS, weights=JUDGE.weights, class_weight={5.0: 3.0}, l2=0.1)
+SORTED = ColumnReference(
+    X=X, y=LABELS, loss="logistic", weights=JUDGE.weights, class_weight={5.0: 3.0}, l1=0.02, l2=0.1
+)
 MODELS = [{"coef": RNG.normal(size=(1, 12)), "intercept": RNG.normal(size=1)} for _ in range(3)]
 
 

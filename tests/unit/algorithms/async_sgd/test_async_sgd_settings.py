@@ -7,14 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
+from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed
 from elasticml.algorithms.async_sgd.build_plan import plan
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.loop_config import first_batch, make_loop
 from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.seeding_ops import run_locally
-from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.body import Layout
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError
@@ -53,28 +52,11 @@ def test_the_papers_controller_keeps_a_deep_queue_and_moves_by_a_twentieth():
     assert loop.controller() is not loop.controller()
 
 
-def test_log_pi_starts_high_with_a_short_queue():
-    loop = loop_of("kmeans", k=4, batch="auto")
-    assert (loop.batch, loop.queue, loop.newest) == (1024, 2, False)
-    assert isinstance(loop.controller(), LogPI)
-    assert loop_of("kmeans", k=4, batch="auto", batch_start=50).batch == 50
-
-
 @pytest.mark.parametrize("batch", ["inf", math.inf])
 def test_an_infinite_batch_sends_nothing(batch):
     """SimuParallelSGD: steps go on, it is the communication interval that is infinite."""
     loop = loop_of("kmeans", k=4, batch=batch)
     assert (loop.sends, loop.batch) == (0, 256)
-
-
-def test_a_mailbox_has_one_slot_by_default_or_as_many_as_requested():
-    assert [
-        make_loop(settings_from_section(AsyncSGD, {"k": 2, **settings}), FACTS).slots
-        for settings in ({}, {"slots": 3})
-    ] == [1, 3]
-    assert AsyncSGD(k=2, slots=3).section()["slots"] == 3
-    with pytest.raises(ConfigError, match="slots"):
-        settings_from_section(AsyncSGD, {"k": 2, "slots": 0})
 
 
 def test_a_linear_problem_has_its_loss_and_targets():
@@ -95,80 +77,6 @@ def test_a_section_of_a_job_file_is_parsed_like_the_class():
     assert read == AsyncSGD("kmeans", k=3, batch="auto", share=0.125)
     assert settings_from_section(AsyncSGD, read.section()).share == 0.125
     assert first_batch(settings_from_section(AsyncSGD, read.section())) == 1024
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ({}, "k: is missing, wanted a number of clusters"),
-        ({"k": 0}, "k: got 0, wanted at least 1"),
-        ({"k": 3, "btch": 5}, "btch is not a setting; did you mean 'batch'"),
-        ({"k": 3, "batch": "often"}, "batch: got 'often'"),
-        ({"k": 3, "batch": 0}, "batch: got 0"),
-        ({"k": 3, "share": 1.5}, "share: got 1.5, wanted at most 1"),
-        ({"k": 3, "rate": 0.5}, "rate: got 0.5, wanted none: a centre's step is 1/mass"),
-        ({"k": 3, "rate": 2.0, "mode": "paper"}, "wanted at most 1 for K-Means"),
-        ({"problem": "linear", "k": 3}, "k: got 3, wanted none: it belongs to problem: kmeans"),
-        (
-            {"problem": "linear", "loss": "squared", "class_weight": "balanced"},
-            "loss: squared has no classes",
-        ),
-        ({"problem": "kmean", "k": 3}, "did you mean 'kmeans'"),
-        ({"k": 3, "mode": "batch", "batch": 9}, "batch: got 9, wanted none: mode: batch sends"),
-        ({"k": 3, "mode": "batch", "passes": 1.5}, "passes: got 1.5, wanted a whole number"),
-        ({"problem": "linear", "mode": "batch"}, "mode: got 'batch', wanted problem: kmeans"),
-    ],
-)
-def test_a_wrong_setting_is_one_line_that_names_it(value, message):
-    with pytest.raises(ConfigError, match=message) as caught:
-        read_section(AsyncSGD, value, "algorithm")
-    assert caught.value.message.startswith("algorithm.")
-    assert "\n" not in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("how", "options"),
-    [
-        *(
-            ({"mode": "batch"}, given)
-            for given in (
-                {"sends": 2},
-                {"slots": 2},
-                {"queue": 4},
-                {"share": 0.5},
-                {"window": 4},
-                {"final_passes": 1},
-                {"report_every": 0.5},
-                {"batch_start": 100},
-                {"gamma": 5.0},
-                {"queue_target": 2.0},
-            )
-        ),
-        *(({"batch": "inf"}, given) for given in ({"sends": 2}, {"slots": 2}, {"queue": 4})),
-    ],
-)
-def test_a_baseline_refuses_settings_that_it_would_ignore(how, options):
-    ((key, value),) = options.items()
-    with pytest.raises(ConfigError, match=f"{key}: got {value}, wanted .*(mode|batch): "):
-        read_section(AsyncSGD, {"k": 3, **how, **options}, "algorithm")
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ({"k": 3, "nonsense": 1}, "algorithm.nonsense is not a setting"),
-        ({"k": 2.5}, "algorithm.k: got 2.5, wanted a whole number"),
-        (
-            {"k": 3, "batch": -1},
-            "algorithm.batch: got -1, wanted at least 1 or auto",
-        ),
-        ({"k": 3, "start": "zero"}, "algorithm.start: got 'zero'"),
-        ({"k": 3, "passes": 0.0}, "algorithm.passes: got 0.0, wanted more than 0"),
-    ],
-)
-def test_a_record_is_validated_again_when_it_is_read(value, message):
-    with pytest.raises(ConfigError, match=message):
-        settings_from_section(AsyncSGD, value)
 
 
 def begun(section):
@@ -203,13 +111,3 @@ def test_a_linear_plan_starts_at_zero_and_returns_coef_and_intercept():
     result = actual.result(state)
     assert result["coef"].tolist() == [list(range(7))]
     assert result["intercept"].tolist() == [7.0]
-
-
-def test_batch_mode_reports_by_rounds_and_covers_all_examples():
-    assert "report_every" not in AsyncSGD("kmeans", k=3, mode="batch").section()
-    with pytest.raises(ConfigError, match="absent is 'ignore', wanted reload"):
-        algorithm("async_sgd").trainer({"k": 2, "mode": "batch"}, FACTS, "ignore")
-
-
-def test_the_registry_knows_the_algorithm():
-    assert algorithm("async_sgd").name == "async_sgd"

@@ -30,13 +30,6 @@ def test_adaptive_b_is_integral_control_on_the_second_last_reading():
     assert changes == [-40, -40, 40, 40, -40, -40]
 
 
-@pytest.mark.parametrize("now", [0, 3, 16, 40])
-def test_the_printed_gradient_does_not_depend_on_the_present_length(now):
-    controller = AdaptiveB(target=4.0, gamma=10.0)
-    before = followed(controller, 1000, [7, 2])[-1]
-    assert controller.next(before, told(now, 16)) == before - round((4.0 - 7.0) * 10.0)
-
-
 def test_adaptive_b_stays_within_its_bounds():
     batches = followed(AdaptiveB(target=16.0, gamma=1e6, least=5, most=500), 100, [0] * 3)
     assert batches == [5, 5, 5]
@@ -44,35 +37,10 @@ def test_adaptive_b_stays_within_its_bounds():
     assert batches == [100, 100, 500, 500]
 
 
-def test_log_pi_moves_by_the_same_factor_whatever_the_size():
-    small, large = (
-        followed(LogPI(places=2), size, [2, 2, 0, 1, 2]) for size in (10_000, 1_000_000)
-    )
-    np.testing.assert_allclose(np.array(large) / 100, small, rtol=1e-3)
-
-
-def test_log_pi_follows_its_formula():
-    controller = LogPI(target=0.5, gain=0.05, places=2)
-    first = controller.next(100_000, told(2, 2))
-    assert first == round(100_000 * np.exp(0.05 * 1.5))
-    second = controller.next(first, told(0, 2))
-    assert second == pytest.approx(first * np.exp(0.05 * -0.5 + 0.1 * -2.0), rel=1e-5)
-
-
 def test_small_relative_steps_of_a_small_batch_add_up():
     """With rounding at every step, a batch of 10 would never grow by 2.5 %."""
     batches = followed(LogPI(target=0.5, gain=0.05, places=2), 10, [1] * 60, places=2)
     assert batches[-1] > 30
-
-
-def test_control_restarts_from_a_size_that_was_set_from_outside():
-    controller = LogPI(places=2)
-    controller.next(100, told(1, 2))
-    assert controller.next(5000, told(1, 2)) > 5000
-
-
-def test_fixed_is_fixed():
-    assert followed(Fixed(), 300, [0, 9, 99]) == [300] * 3
 
 
 # --- on a Gigabit-Ethernet link, in virtual time -------------------------------------------------

@@ -7,83 +7,14 @@ import pytest
 
 from elasticml.algorithms.async_sgd.base import QueueStatus
 from elasticml.algorithms.async_sgd.batch_controllers import (
-    GROWTH_MAX,
     SEEN_MIN,
     STRETCH,
-    IterationCostModel,
     LogPI,
 )
-from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Costs, critical_batch, replay
+from examples.papers.support.nic_model import INFINIBAND, Costs, critical_batch, replay
 
 #: Seconds of a batch, and of an example.
 FIXED_S, EACH_S = 40e-6, 1e-6
-
-
-def seen(sizes, more_s=lambda k: 0.0) -> IterationCostModel:
-    costs = IterationCostModel()
-    for k, n in enumerate(sizes):
-        costs.add(n, FIXED_S + EACH_S * n + more_s(k))
-    return costs
-
-
-def test_the_smallest_batch_keeps_fixed_costs_to_the_given_share():
-    costs = seen([1000] * SEEN_MIN + [100] * SEEN_MIN)
-    for share in (0.5, 0.1, 0.01):
-        n = costs.least(share)
-        assert pytest.approx(share) == FIXED_S / (FIXED_S + EACH_S * n)
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        [],
-        [500] * 99,
-        # Sizes too close to each other; and one of them seen too rarely.
-        [500] * SEEN_MIN + [1000] * SEEN_MIN,
-        [100] * (SEEN_MIN - 1) + [1000] * SEEN_MIN,
-    ],
-)
-def test_batches_of_one_size_give_no_estimate(sizes):
-    assert seen(sizes).least(0.1) == 0.0
-
-
-def test_delayed_batches_do_not_count_beside_quick_ones():
-    held_up = seen([1000] * 40 + [100] * 40, more_s=lambda k: 5e-3 * (k % 8 != 3))
-    assert held_up.least(0.1) == pytest.approx(9 * FIXED_S / EACH_S)
-
-
-def test_batches_without_a_fixed_cost_have_no_smallest_size():
-    costs = IterationCostModel()
-    for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
-        costs.add(n, EACH_S * n)
-    assert costs.least(0.1) == pytest.approx(0.0, abs=1e-6)
-    for _ in range(SEEN_MIN):
-        # More examples in less time: no linear cost.
-        costs.add(100_000, 1e-6)
-    assert costs.least(0.1) == 0.0
-
-
-@pytest.mark.parametrize("faster", [0.1, 10.0])
-def test_old_batches_are_ignored_after_a_member_changed_speed(faster):
-    costs = seen([1000] * SEEN_MIN + [100] * SEEN_MIN + [400] * STRETCH)
-    before = costs.least(0.1)
-    for n in [1000] * STRETCH + [100] * STRETCH:
-        costs.add(n, FIXED_S + EACH_S / faster * n)
-    assert before == pytest.approx(9 * FIXED_S / EACH_S)
-    assert costs.least(0.1) == pytest.approx(faster * before)
-
-
-def test_a_size_not_seen_for_long_is_not_compared():
-    costs = seen([1000] * SEEN_MIN + [100] * 2 * STRETCH)
-    assert costs.least(0.1) == 0.0
-
-
-def test_the_smallest_batch_is_bounded():
-    # Nearly all of it is fixed cost; a thousandth is not.
-    costs = IterationCostModel()
-    for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
-        costs.add(n, 1.0 + 1e-6 * n)
-    assert costs.least(0.1) == GROWTH_MAX * 1000
 
 
 def test_log_pi_follows_a_member_that_becomes_slower_or_faster():
@@ -136,10 +67,3 @@ def test_without_a_network_limit_fixed_costs_take_little_time(share):
     speed = late.sum() * EACH_S / (16 * 0.2)
     # The quickest batches have no merge: the time of merges adds to the tenth.
     assert speed < 0.5 if share is None else speed > 0.86
-
-
-def test_with_a_network_limit_the_critical_batch_stays():
-    costs = Costs(GIGABIT, 5.1e-6, 40_064, post_s=5e-6, batch_s=25e-6, merge_s=10e-6)
-    controller = lambda: LogPI(fixed_share=0.1)  # noqa: E731
-    run = replay(costs, controller, batch=4000, places=2, seconds=6.0)
-    assert np.mean(run.sizes_after(4.0)) == pytest.approx(critical_batch(costs), rel=0.1)

@@ -133,15 +133,6 @@ def test_members_that_exchange_states_come_near_the_optimum(loss):
     assert result - best < 0.02 * (begun - best)
 
 
-def test_models_are_averaged_with_equal_weights_whatever_the_rate():
-    for rate in (1e-3, 10.0):
-        problem = problem_of(d=2, rate=rate)
-        state = problem.begin({"coef": [0.0, 4.0]})
-        mail = Mail(arrays={"coef": np.array([2.0, 0.0]), "steps": np.zeros(1)})
-        assert problem.merge(state, mail)
-        assert state["coef"].tolist() == [1.0, 2.0]
-
-
 def test_the_paper_merges_with_half_the_rate_inside_the_window():
     problem = as_printed("squared", d=1, rate=0.5)
     chunk = dense_chunk(ChunkId("test", 0, 0), np.array([4.0]), np.array([[1.0]]))
@@ -175,23 +166,9 @@ def test_the_average_over_steps_weighs_late_steps_more():
     assert state["average"][0] == pytest.approx(4 / 6 * 3 + 2 / 6 * (4 / 5 * 2 + 1 / 5 * 1))
 
 
-def test_diverged_models_are_pooled_and_not_reported_as_a_wrong_start():
-    total = {"coef": np.full(6, np.nan), "steps": np.ones(1)}
-    assert np.isnan(problem_of().pooled(total, 2)["coef"]).all()
-
-
 def test_invalid_models_are_rejected_as_a_start():
     with pytest.raises(ConfigError, match="wanted 6 finite numbers"):
         problem_of().begin({"coef": np.zeros(5)})
-
-
-def test_the_default_rate_for_one_row_reaches_its_target_in_one_step():
-    """The squared loss of one row: the longest step that does not overshoot, 1/|x|^2."""
-    problem = problem_of("squared", d=2)
-    chunk = dense_chunk(ChunkId("test", 0, 0), np.array([5.0]), np.array([[3.0, 4.0]]))
-    state = problem.begin({})
-    problem.step(state, Batch(parts=[(chunk, np.array([0]))]))
-    np.testing.assert_allclose(state["coef"], np.array([3.0, 4.0]) * 5.0 / 25.0)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])

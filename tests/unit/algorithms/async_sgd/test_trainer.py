@@ -10,13 +10,13 @@ import pytest
 
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.trainer import free_running
-from elasticml.algorithms.async_sgd.worker_loop import COUNTS, WorkerLoop
+from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.algorithms.base import Exchange, Model, Outcome, Proceed, RoundEnd
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.dataset_stats import BlockSummary, merge_summaries
-from elasticml.errors import ConfigError, JobFailedError
+from elasticml.errors import JobFailedError
 from elasticml.ids import ChunkId, ExchangeId
 from elasticml.protocol.events import ExchangeHeader
 from tests.async_toy import plan
@@ -159,29 +159,6 @@ def test_the_objective_is_omitted_until_enough_examples_are_visited():
     assert [e.objective is not None for e in ends] == [True, False, False, True, False]
 
 
-def test_a_pass_limit_alone_ends_the_job():
-    settings = {"batch": 10, "passes": 1.5}
-    there = members(**settings)
-    ends, model, _ = run(there, turns=50, rounds=100, **settings)
-    assert len(ends) == 2
-    assert model.converged
-    assert model.reason == "1.5 passes"
-    assert [m.worker_loop.examples for m in there] == [45, 45]
-
-
-def test_the_next_exchange_seals_lost_chunks_into_a_group():
-    there = members()
-    trainer = ALGORITHM.trainer({}, FACTS, "reload")
-    first = next(trainer)
-    end = trainer.send(run_exchange(first, there[:1], opened=3))
-    assert isinstance(end, RoundEnd)
-    assert end.objective_kind == "estimated"
-    second = trainer.send(Proceed(go_on=True))
-    assert (first.seal, second.seal) == (False, True)
-    trainer.send(run_exchange(second, there))
-    assert not trainer.send(Proceed(go_on=True)).seal
-
-
 def test_the_mean_is_kept_while_no_member_answers():
     there = members()
     trainer = ALGORITHM.trainer({"start": 4.0}, FACTS, "reload")
@@ -195,15 +172,6 @@ def test_the_mean_is_kept_while_no_member_answers():
     end = trainer.send(no_answer)
     assert end.next_model["w"].tolist() == [4.0, 4.0, 4.0]
     assert end.objective is None
-
-
-def test_without_a_first_member_the_mean_is_used():
-    there = members(batch=10)
-    there[0].is_first = False
-    _, model, exchanges = run(there, turns=6, rounds=2, batch=10)
-    assert [e.operation for e in exchanges].count("async_finish") == 5
-    assert "member_w" not in model.arrays
-    assert model.objective == pytest.approx(BEST)
 
 
 def test_a_resumed_job_runs_only_the_remaining_passes():
@@ -226,18 +194,3 @@ def test_a_non_finite_objective_ends_the_job():
         pytest.raises(JobFailedError, match=r"the objective is inf after 0\.00 passes"),
     ):
         trainer.send(run_exchange(next(trainer), members(**settings)))
-
-
-def test_stand_ins_are_refused():
-    with pytest.raises(ConfigError, match="which algorithm async_sgd cannot follow"):
-        ALGORITHM.trainer({}, FACTS, "taylor")
-
-
-def test_counts_are_in_the_order_of_the_report():
-    member = members()[0]
-    member.worker_loop.begin({"w": np.zeros(3)})
-    member.turn(1)
-    counts = dict(zip(COUNTS, member.worker_loop.take_counts(), strict=True))
-    assert counts["examples"] == 20
-    assert counts["batches"] == 1
-    assert member.worker_loop.take_counts().sum() == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.algorithms.batch_gradient.lbfgs import PAIRS_MAX, Pairs
+from elasticml.algorithms.batch_gradient.lbfgs import Pairs
 
 RNG = np.random.default_rng(4)
 D = 6
@@ -37,30 +37,9 @@ def test_the_two_loop_recursion_is_the_bfgs_formula() -> None:
     np.testing.assert_allclose(actual, written_out(steps) @ vector, rtol=1e-10)
 
 
-def test_conjugate_steps_that_span_the_space_give_the_inverse() -> None:
-    # Along the eigenvectors of the Hessian, updates do not interfere.
-    axes = np.linalg.eigh(HESSIAN)[1].T
-    actual = np.stack([of_steps(axes).times(unit) for unit in np.eye(D)])
-    np.testing.assert_allclose(actual, np.linalg.inv(HESSIAN), rtol=1e-9, atol=1e-12)
-
-
-def test_only_the_last_pairs_are_kept() -> None:
-    steps = RNG.normal(size=(PAIRS_MAX + 3, D))
-    kept = of_steps(steps).kept
-    assert len(kept) == PAIRS_MAX
-    np.testing.assert_array_equal(kept[0].step, steps[3])
-
-
 def test_a_step_with_a_gradient_that_does_not_rise_makes_no_pair() -> None:
     step = RNG.normal(size=D)
     pairs = of_steps(RNG.normal(size=(2, D)))
     assert pairs.with_step(step, -step) is pairs
     assert pairs.with_step(step, np.zeros(D)) is pairs
     assert pairs.with_step(np.zeros(D), np.zeros(D)) is pairs
-
-
-def test_without_pairs_the_direction_is_the_negative_gradient() -> None:
-    vector = RNG.normal(size=D)
-    actual = Pairs().times(vector)
-    np.testing.assert_array_equal(actual, vector)
-    assert actual is not vector

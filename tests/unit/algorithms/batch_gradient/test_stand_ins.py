@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.batch_gradient.curvature_estimates import likeness, scatter
 from elasticml.algorithms.batch_gradient.stand_ins import (
-    LossBound,
     StandIn,
     StandIns,
     Sums,
     first_basis,
-    gap_bound,
     nystrom,
-    orthonormal,
 )
 from elasticml.ids import GroupId
 from tests.serial_world import Return, Run, Vanish, World, split_rows
@@ -78,91 +74,6 @@ def test_value_gradient_search_and_curvature_are_of_one_function() -> None:
     assert total(w).weight == 5.0 + 6.0
 
 
-def test_totals_are_those_of_the_groups_that_have_not_returned() -> None:
-    stand_ins, rest = queue(), StandIns(N)
-    left = {group: stand_ins.entries[group] for group in (GroupId(1), GroupId(3))}
-    for group, entry in left.items():
-        rest.push(group, entry)
-    returned = stand_ins.entries[GroupId(2)]
-    (dropped,) = stand_ins.drop_returned(left)
-    assert dropped is returned
-    np.testing.assert_array_equal(stand_ins.gradient, rest.gradient)
-    assert (stand_ins.entries, stand_ins.weight, stand_ins.theta) == (left, rest.weight, rest.theta)
-
-
-def test_a_second_loss_does_not_corrupt_the_first_ones_anchor() -> None:
-    stand_ins = queue()
-    w = RNG.normal(size=N)
-    old, new = present(w), sums(2.0)
-    before = {g: e.at(w, old) for g, e in stand_ins.entries.items() if e is not None}
-    stand_ins.carry(w, old, new)
-    for group, entry in stand_ins.entries.items():
-        assert entry is not None
-        after = entry.at(w, new if entry.theta else old)
-        np.testing.assert_allclose(after.gradient, before[group].gradient)
-        assert after.loss == pytest.approx(before[group].loss)
-        assert after.weight == before[group].weight
-    assert stand_ins.theta == pytest.approx(3.0 / 2.0)
-
-
-def test_when_no_member_is_left_there_is_no_curvature_to_borrow() -> None:
-    entry = StandIn(w=np.zeros(N), sums=sums())
-    no_sums = Sums(loss=0.0, gradient=np.zeros(N), weight=0.0)
-    assert entry.borrowing(np.ones(N), sums(3.0), no_sums).theta == 0.0
-
-
-def test_nystrom_is_exact_where_its_basis_spans_the_range() -> None:
-    hessian = spd(rank=3)
-    basis = orthonormal(first_basis(N, 3) @ hessian)
-    made = nystrom(basis, basis @ hessian, np.diag(hessian))
-    v = RNG.normal(size=N)
-    np.testing.assert_allclose(made.times(v), hessian @ v, atol=1e-9)
-
-
-def test_nystrom_keeps_the_diagonal_and_is_positive_semidefinite() -> None:
-    hessian = spd()
-    basis = first_basis(N, 2)
-    made = nystrom(basis, basis @ hessian, np.diag(hessian))
-    full = np.array([made.times(e) for e in np.eye(N)])
-    np.testing.assert_allclose(np.diag(full), np.diag(hessian))
-    assert np.linalg.eigvalsh(full).min() > 0.0
-    nothing = nystrom(basis, 0.0 * basis, np.zeros(N))
-    np.testing.assert_array_equal(nothing.times(np.ones(N)), 0.0)
-
-
-def test_similarity_is_zero_for_copies_and_unknown_without_a_change() -> None:
-    y = RNG.normal(size=N)
-    assert likeness(2.0 * y, y, 2.0) == 0.0
-    assert likeness(y, -y, 1.0) == pytest.approx(2.0)
-    assert likeness(0.0 * y, y, 1.0) is None
-
-
-def test_scatter_is_the_members_root_mean_square_dissimilarity() -> None:
-    weights, changes = np.array([1.0, 2.0, 3.0]), RNG.normal(size=(3, N))
-    whole = changes.sum(axis=0)
-    own = [w * np.sum((y / w - whole / 6.0) ** 2) for w, y in zip(weights, changes, strict=True)]
-    size = sum(y @ y / w for w, y in zip(weights, changes, strict=True))
-    assert scatter(whole, 6.0, size, 6.0) == pytest.approx(np.sqrt(sum(own) / size))
-    assert scatter(whole, 6.0, size, 5.0) is None
-
-
-def test_a_gap_is_bounded_only_where_everything_is_penalised() -> None:
-    g = np.array([3.0, 4.0])
-    assert gap_bound(1.0, g, 0.5, 2) == pytest.approx(26.0)
-    assert gap_bound(1.0, g, 0.5, 1) is None
-    assert gap_bound(1.0, g, 0.0, 2) is None
-
-
-def test_the_bound_encloses_a_quadratic_with_its_curvature() -> None:
-    w, v = RNG.normal(size=(2, N))
-    proof = LossBound(w=w, loss=present(w).loss, gradient=present(w).gradient, diagonal=np.zeros(N))
-    rows = np.abs(H).sum(axis=0)  # H <= diag(rows), by Gershgorin
-    enclosed = LossBound(w=w, loss=proof.loss, gradient=proof.gradient, diagonal=rows)
-    interval = enclosed.interval(v, v - w)
-    assert interval.low <= present(v).loss <= interval.high
-    assert proof.interval(v, v - w).size < interval.size + abs(interval.low)
-
-
 # --- whole runs ---------------------------------------------------------------------------------
 
 ROWS = RNG.normal(size=(2400, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0]
@@ -218,18 +129,6 @@ def test_a_flat_stand_in_is_guarded_then_borrows_then_the_model_stays() -> None:
         "no step is certain to help",
     ]
     assert run.rows[39].objective_kind == "exact"
-
-
-def test_flat_stand_ins_borrow_when_no_absent_share_is_certain() -> None:
-    """One group is flat and certain; another vanishes as a third returns: it is an estimate."""
-    first = (Vanish(round=8, members=(0,)), Vanish(round=9, members=(1,)))
-    flat = (Return(round=10, oldest=True), Vanish(round=10, members=(0,), during="sketch"))
-    mixed = (Return(round=12, oldest=True, during="gradient"), Vanish(round=12, members=(3,)))
-    run = train(*first, *flat, *mixed, is_sorted=True)
-    values = [row.extra["curvature_from"] for row in run.rows[11:40]]
-    assert values == ["taylor 1, nystrom 1"] + ["borrowed 2"] * 28
-    assert {row.extra["error_bound"] for row in run.rows[12:40]} == {None}
-    assert all(row.step > 0.0 for row in run.rows[11:40])
 
 
 def mean_loss(w: np.ndarray, members: tuple[int, ...]) -> float:
@@ -293,19 +192,6 @@ def test_a_job_that_rolls_back_means_the_papers_stand_ins() -> None:
     assert "curvature_from" not in auto.rows[10].extra
 
 
-def test_the_papers_taylor_makes_no_new_requests_and_the_guarded_one_asks_for_bounds() -> None:
-    lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
-    paper = train(*lose, absent="taylor", is_sorted=True, mode="paper", roll_back=0)
-    assert {a.exchange.operation for a in paper.exchanges} == {"gradient", "probe", "curvature"}
-    run = train(*lose, absent="taylor", is_sorted=True)
-    surveys = [a for a in run.exchanges if a.exchange.operation == "survey"]
-    # One pass over the rows before the first step, two over the survivors'.
-    assert [(a.round, set(a.exchange.returns)) for a in surveys] == [
-        (0, {"majorant"}),
-        (8, {"majorant", "loss", "gradient", "weight"}),
-    ]
-
-
 def true_objective(w: np.ndarray, l2: float) -> float:
     losses = np.logaddexp(0.0, -LABELS * (ROWS @ w[:5]))
     return float(losses.mean() + l2 / 2 * w[:5] @ w[:5])
@@ -336,15 +222,3 @@ def test_most_examples_away_for_good_do_not_let_the_model_run_away(
         np.testing.assert_array_equal(run.w(len(run.rows)), run.w(kept.round))
     if absent == "taylor" and is_sorted:
         assert kept is not None
-
-
-def test_a_job_that_ends_after_a_return_knows_which_model_was_the_best() -> None:
-    """The first exact objective after the return is higher than that before the loss."""
-    lose = (Vanish(round=5, members=(1, 2, 3)), Return(round=39))
-    settings = {"absent": "ignore", "is_sorted": True, "l2": 1e-6}
-    run = train(*lose, **settings)
-    exact = {r: row.objective for r, row in enumerate(run.rows) if row.objective_kind == "exact"}
-    best = min(exact, key=exact.__getitem__)
-    assert run.model.objective is not None
-    assert run.model.objective <= exact[best]
-    assert (run.model.kept is None) == (run.model.objective < exact[best])

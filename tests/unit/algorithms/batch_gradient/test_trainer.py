@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
 from elasticml.algorithms.registry import algorithm
-from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.specification.algorithms import BatchGradient, settings_from_section
+from elasticml.errors import DataError, JobFailedError
 from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 RNG = np.random.default_rng(8)
@@ -112,17 +111,6 @@ def test_the_smooth_hinges_end_where_the_gradient_vanishes(loss: str) -> None:
     np.testing.assert_allclose(slope.mean(), 0.0, atol=1e-8)
 
 
-def test_the_result_after_the_last_return_is_the_undisturbed_optimum() -> None:
-    schedule = (
-        Vanish(round=5, members=(1, 2)),
-        Vanish(round=7, members=(0,), during="probe"),
-        Return(round=30),
-    )
-    run, plain = train(schedule=schedule, intercept=True), train(intercept=True)
-    np.testing.assert_allclose(solution(run), solution(plain), atol=1e-7)
-    assert run.model.objective == pytest.approx(plain.model.objective, rel=1e-12)
-
-
 def test_the_default_step_size_is_safe() -> None:
     for scale in ("none", "standard"):
         run = train(step="constant", scale=scale, intercept=True, rounds=40)
@@ -186,34 +174,3 @@ def test_a_single_label_is_a_data_error() -> None:
         made.trainer({"loss": "logistic"}, facts, "taylor")
     with pytest.raises(DataError, match=message):
         made.solver({"loss": "logistic"}, facts)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"los": "squared"}, r"algorithm\.los is not a setting; did you mean 'loss'\?"),
-        ({"l2": -1}, r"algorithm\.l2: got -1, wanted at least 0"),
-        ({"l2": "big"}, r"algorithm\.l2: got 'big', wanted a finite number"),
-        ({"step_size": 0}, r"algorithm\.step_size: got 0, wanted more than 0"),
-        ({"step": "exact"}, r"\(there is line_search, constant, decay\)"),
-        ({"loss": "squared", "class_weight": "balanced"}, r"loss: squared has no classes"),
-        ({"class_weight": {"7": 0}}, r"every weight must be more than 0"),
-    ],
-)
-def test_wrong_settings_are_one_line_errors(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        settings_from_section(BatchGradient, settings)
-
-
-def test_a_class_weight_for_an_unknown_label_is_an_error() -> None:
-    facts = facts_of(split_rows(X, Y, 1)[0])
-    with pytest.raises(ConfigError, match="names label 5, wanted labels among 3 and 7"):
-        algorithm("batch_gradient").trainer({"class_weight": {"5": 2.0}}, facts, "taylor")
-
-
-def test_unknown_algorithms_and_absent_rules_are_named() -> None:
-    facts = facts_of(split_rows(X, Y, 1)[0])
-    with pytest.raises(ConfigError, match="'sgd', wanted one of async_sgd, batch_gradient"):
-        algorithm("sgd")
-    with pytest.raises(ConfigError, match="absent: got 'wait' \\(there is auto, taylor"):
-        algorithm("batch_gradient").trainer({}, facts, "wait")

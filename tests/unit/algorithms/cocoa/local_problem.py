@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from elasticml.data.chunks.chunk import (
 )
 from elasticml.data.chunks.ngrams import codes_of_letters, sequence_layout
 from elasticml.data.chunks.products import make_forward
+from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.ids import ChunkId
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -138,6 +140,18 @@ def problem(
         pieces.append(Piece(chunk, targets, weights, np.zeros(chunk.n_rows)))
         dense.append(_dense(chunk))
     return Problem(pieces, np.vstack(dense), y, s, loss, dtype)
+
+
+def on_disk(p: Problem, folder: Path, batch_bytes: int = 10_000) -> Problem:
+    """Return the same problem with its chunks on disk, about two in a batch."""
+    store = OutOfCoreStore(2**20, folder, lambda: 0)
+    store.batch_bytes = batch_bytes
+    chunks = store.settle([piece.chunk for piece in p.pieces])
+    pieces = [
+        Piece(chunk, piece.targets, piece.weights, np.zeros(chunk.n_rows))
+        for chunk, piece in zip(chunks, p.pieces, strict=True)
+    ]
+    return replace(p, pieces=pieces)
 
 
 def _dense(chunk: Chunk) -> np.ndarray:

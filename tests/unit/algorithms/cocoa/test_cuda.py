@@ -16,9 +16,7 @@ from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
-from elasticml.estimators.linear_solver import LinearProblem
 from elasticml.objectives.dual_kernels import logistic_newton_step
-from elasticml.specification.algorithms import CoCoA, settings_from_section
 from tests.memory_world import World, toy_record
 from tests.serial_world import facts_of, split_rows
 from tests.unit.algorithms.cocoa.test_solver import ask
@@ -110,13 +108,6 @@ def test_auto_uses_a_gpu_only_for_many_values(monkeypatch: pytest.MonkeyPatch) -
     assert len(requests) == 2
 
 
-def test_estimators_that_fit_here_have_the_same_bits_with_and_without_a_gpu() -> None:
-    problem = LinearProblem(
-        loss="hinge", strength=1.0, intercept_scaling=None, tol=0.1, rounds=1, seed=0
-    )
-    assert problem.section(4.0, 0.1)["device"] == "cpu"
-
-
 def test_a_device_is_opened_by_the_first_pass_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,66 +118,6 @@ def test_a_device_is_opened_by_the_first_pass_and_not_before(
     ask(solver, [chunk], "certify", np.zeros(2), serial=1, settle=0)
     with pytest.raises(ConfigError, match=r"is cuda, which .* cannot use .it is on strike"):
         ask(solver, [chunk], "pass", np.zeros(2), serial=2, settle=1)
-
-
-def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"algorithm\.device: got 'tpu'.*\(there is auto, cpu"):
-        settings_from_section(CoCoA, {"device": "tpu"})
-    assert settings_from_section(CoCoA, {}).device == "auto"
-
-
-# --- damping ----------------------------------------------------------------------------------
-
-
-def test_damping_is_halved_only_by_losses() -> None:
-    damping = AdaptiveDamping(least=0.2)
-    assert damping.accepts(1.0, 1.0, 1e-7)
-    assert damping.accepts(0.0, 1.0, 1e-7)
-    assert damping.accepts(-1e-8, 1.0, 1e-7)  # rounding
-    assert damping.share == 1.0
-    assert not damping.accepts(-1e-6, 1.0, 1e-7)
-    assert damping.share == 0.5
-    assert not damping.accepts(np.nan, 1.0, 1e-7)
-    assert damping.share == 0.25
-    assert not damping.accepts(-np.inf, 1.0, 1e-7)
-    assert damping.share == 0.2
-    assert not damping.accepts(np.inf, np.inf, 1e-7)
-    assert damping.share == 0.2
-    with pytest.raises(ValueError, match="least is 0, wanted a number above 0"):
-        AdaptiveDamping(least=0)
-
-
-def gains(damping: AdaptiveDamping, n: int) -> list[float]:
-    """Return the step shares after each of this many sub-epochs that gain."""
-    shares = []
-    for _ in range(n):
-        assert damping.accepts(1.0, 1.0, 1e-7)
-        shares.append(damping.share)
-    return shares
-
-
-def test_damped_steps_are_doubled_again_after_some_that_gain() -> None:
-    damping = AdaptiveDamping(least=0.2)
-    for _ in range(3):
-        assert not damping.accepts(-1.0, 1.0, 1e-7)
-    assert gains(damping, 12) == [0.2] * 3 + [0.4] * 4 + [0.8] * 4 + [1.0]
-    assert gains(damping, 200) == [1.0] * 200
-
-
-def test_a_failed_doubling_is_retried_after_ever_longer_waits() -> None:
-    damping, waits = AdaptiveDamping(least=0.1), []
-    assert not damping.accepts(-1.0, 1.0, 1e-7)
-    for _ in range(7):
-        waits.append(0)
-        while damping.share == 0.5:
-            gains(damping, 1)
-            waits[-1] += 1
-        assert not damping.accepts(-1.0, 1.0, 1e-7)
-        assert damping.share == 0.5
-    assert waits == [4, 8, 16, 32, 64, 64, 64]
-
-
-# --- one Newton step --------------------------------------------------------------------------
 
 
 def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -> None:
@@ -207,7 +138,19 @@ def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -
                 assert new == pytest.approx(low, rel=1e-6, abs=1e-12)
 
 
-def test_an_inner_newton_step_is_the_exact_newton_step() -> None:
-    a, m, q = 0.4, 0.1, 2.0
-    slope = np.log((1.0 - a) / a) - m
-    assert logistic_newton_step(a, m, q) == pytest.approx(a + slope / (1 / (a * (1 - a)) + q))
+def test_damping_is_halved_only_by_losses() -> None:
+    damping = AdaptiveDamping(least=0.2)
+    assert damping.accepts(1.0, 1.0, 1e-7)
+    assert damping.accepts(0.0, 1.0, 1e-7)
+    assert damping.accepts(-1e-8, 1.0, 1e-7)  # rounding
+    assert damping.share == 1.0
+    assert not damping.accepts(-1e-6, 1.0, 1e-7)
+    assert damping.share == 0.5
+    assert not damping.accepts(np.nan, 1.0, 1e-7)
+    assert damping.share == 0.25
+    assert not damping.accepts(-np.inf, 1.0, 1e-7)
+    assert damping.share == 0.2
+    assert not damping.accepts(np.inf, np.inf, 1e-7)
+    assert damping.share == 0.2
+    with pytest.raises(ValueError, match="least is 0, wanted a number above 0"):
+        AdaptiveDamping(least=0)

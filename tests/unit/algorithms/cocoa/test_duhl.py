@@ -12,8 +12,7 @@ from elasticml.algorithms.cocoa.duhl import EVERY, DuhlSelection
 from elasticml.algorithms.cocoa.permutation import VisitOrder
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.ids import ChunkId
-from tests.unit.algorithms.cocoa.local_problem import problem
-from tests.unit.algorithms.cocoa.test_out_of_core_passes import out_of_core_problem
+from tests.unit.algorithms.cocoa.local_problem import on_disk, problem
 
 
 def chunks(n: int, rows: Sequence[int] | None = None) -> list[Chunk]:
@@ -92,57 +91,6 @@ def test_an_undone_pass_is_no_visit_and_keeps_its_number() -> None:
     assert ten(turns, some, known, EVERY) == list(range(10))
 
 
-def test_an_undone_pass_is_undone_again_when_repeated() -> None:
-    some = chunks(10)
-    turns, known = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
-    for _ in range(EVERY):
-        assert ten(turns, some, known) == [0, 1]
-        turns.undo()
-    assert ten(turns, some, known, 2) == [0, 1]
-
-
-@pytest.mark.parametrize("is_undone", [False, True])
-def test_a_new_order_takes_back_the_visits_of_the_last_epoch(
-    tmp_path: Path, is_undone: bool
-) -> None:
-    p = out_of_core_problem(problem("csr", "hinge"), tmp_path)
-    orders, here = VisitOrder(8, skips=True), p.pieces[0].chunk.out_of_core
-    orders.bind(p.pieces)
-    assert here is not None
-
-    def visited(serial: int, share: float = 1.0) -> set[int]:
-        order = orders.epoch((3, serial, 0), share)
-        return {int(visit) >> 32 for part in order for visit in part}
-
-    assert len(visited(0)) == len(p.pieces)
-    here.set_importance(
-        {piece.chunk.id: 100.0 if k == 1 else 2.0 for k, piece in enumerate(p.pieces)}
-    )
-    assert visited(1) == {1}
-    if is_undone:
-        orders.undo()
-    visited(2, 0.5)  # chunks at random, which count as no visit: there is nothing to take back
-    orders.undo()
-    assert visited(3) == ({1} if is_undone else set(range(len(p.pieces))))
-
-
-def test_a_pass_repeated_over_other_chunks_chooses_again() -> None:
-    some = chunks(10)
-    turns, known = selection_after_certificate(some, [100.0, 50.0, *[0.5] * 8])
-    assert ten(turns, some, known) == [0, 1]
-    assert turns.next(key(1), some, known, set(), whole=True).all()
-    assert ten(turns, some[1:], known) == [0]
-    # The chunks of discarded attempts were not visited.
-    assert ten(turns, some, known) == [0, 1]
-
-
-def test_with_equal_shares_no_chunk_is_left_out() -> None:
-    some = chunks(10)
-    turns, known = selection_after_certificate(some, [1.0] * 10)
-    for serial in range(1, 6):
-        assert ten(turns, some, known, serial) == list(range(10))
-
-
 def test_every_chunk_is_visited_within_a_few_passes() -> None:
     some = chunks(40)
     turns, _ = selection_after_certificate(some, [0.0] * 40)
@@ -164,13 +112,6 @@ def test_chunks_in_memory_are_visited_and_count_with_their_share() -> None:
     assert np.flatnonzero(turns.next(key(1), some, known, staying)).tolist() == [0, 1, 3]
 
 
-def test_small_chunks_come_before_large_ones_of_the_same_share() -> None:
-    some = chunks(6, [8, 800, 8, 8, 8, 800])
-    turns, known = selection_after_certificate(some, [30.0, 30.0, 30.0, 30.0, 0.0, 0.0])
-    known[some[1].id] = 10.0
-    assert ten(turns, some, known) == [0, 2, 3]
-
-
 @pytest.mark.parametrize(
     "gaps", [[0.0] * 10, [np.nan] * 10, [np.inf, *[0.0] * 9], [-1e-12] * 10, [1.0, *[np.nan] * 9]]
 )
@@ -188,16 +129,8 @@ def test_chunks_that_arrived_since_are_not_left_out() -> None:
     assert ten(turns, more, named(more, [100.0, *[0.1] * 10]), 2) == [0]
 
 
-def test_zero_chunks_and_one_chunk_work() -> None:
-    turns = DuhlSelection()
-    assert turns.next(key(0), [], {}, set()).size == 0
-    (one,) = chunks(1)
-    for serial in range(1, 4):
-        assert turns.next(key(serial), [one], {one.id: 1.0}, set()).tolist() == [True]
-
-
 def test_a_pass_reads_only_the_selected_chunks(tmp_path: Path) -> None:
-    p = out_of_core_problem(problem("csr", "hinge"), tmp_path)
+    p = on_disk(problem("csr", "hinge"), tmp_path)
     here = p.pieces[0].chunk.out_of_core
     assert here is not None
     orders = {skips: VisitOrder(8, skips=skips) for skips in (False, True)}
@@ -219,7 +152,7 @@ def test_a_pass_reads_only_the_selected_chunks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 def test_passes_that_leave_chunks_out_reach_the_optimum(tmp_path: Path, loss: str) -> None:
-    p = out_of_core_problem(problem("csr", loss), tmp_path, batch_bytes=1)
+    p = on_disk(problem("csr", loss), tmp_path, batch_bytes=1)
     here, solver, v = p.pieces[0].chunk.out_of_core, p.solver(), np.zeros(p.X.shape[1])
     assert here is not None
     visited = []

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticml.algorithms.base import Anchor, Outcome
 from elasticml.algorithms.cocoa import frozen_loss_bound
 from elasticml.algorithms.cocoa.bound_statistics import (
     EvaluatedChunk,
@@ -19,20 +18,15 @@ from elasticml.algorithms.cocoa.bound_statistics import (
     row_maxima,
 )
 from elasticml.algorithms.cocoa.frozen_loss_bound import (
-    UNKNOWN_GROUP,
     BoundPlan,
-    FrozenGroup,
-    FrozenGroups,
     FrozenLoss,
-    RowLimits,
     plan_statistics,
     trivial_bound,
 )
-from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunks.chunk import Layout, binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.errors import ConfigError
-from elasticml.ids import ChunkId, ExchangeId, GroupId
+from elasticml.ids import ChunkId
 
 ID = ChunkId("0" * 16, 0, 0)
 KINDS = ("dense", "csr", "binary_csr", "sequence")
@@ -199,30 +193,6 @@ def test_the_bound_is_exact_where_the_model_has_not_moved(loss, form):
     assert bound == pytest.approx(case.truth(v0, case.part(1)), rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_row_maxima_are_the_longest_rows(kind):
-    case = Case(5, kind, "hinge", mapped="shifted")
-    longest = np.linalg.norm(case.seen, axis=1).max()
-    norm, reach = case.maxima()
-    assert longest <= norm <= longest * (1 + 1e-9)
-    assert reach >= norm
-
-
-def test_bins_of_rows_far_from_the_hinge_stay_linear():
-    # Deficits 0.5 and -0.5, and a step that moves no row by more than 0.1: nothing is unknown.
-    x = np.array([[0.5], [1.5]])
-    chunk = dense_chunk(ID, np.ones(2), x)
-    rows = RowMap(layout=chunk.layout, n_columns=1)
-    v0, v = np.array([1.0]), np.array([1.05])
-    for form in ("matrix", "diagonal", "scalar"):
-        plan = plan_of("hinge", form, 1)
-        out = plan.zeros()
-        evaluated = EvaluatedChunk(chunk=chunk, targets=np.ones(2), margins=x @ v0)
-        add_statistics(plan, rows, v0, evaluated, out)
-        bound = FrozenLoss(plan, v0, out, out, row_maxima(chunk, rows)).upper(v)
-        assert bound == pytest.approx(1 - 0.5 * 1.05, rel=1e-10)
-
-
 @pytest.mark.parametrize("loss", frozen_loss_bound.BOUNDED_LOSSES)
 @pytest.mark.parametrize("n_sent", [1, 22, 64, 123, 300, 512, 2000, 16_000, 250_000])
 def test_statistics_fit_the_budget(loss, n_sent):
@@ -231,42 +201,9 @@ def test_statistics_fit_the_budget(loss, n_sent):
     assert plan.zeros().keys() == plan.shapes.keys()
 
 
-def test_the_form_follows_the_width():
-    forms = {n: plan_statistics("hinge", n).form for n in (64, 123, 400, 1000, 16_000, 300_000)}
-    assert forms == {
-        64: "matrix",
-        123: "matrix",
-        400: "matrix",
-        1000: "diagonal",
-        16_000: "diagonal",
-        300_000: "scalar",
-    }
-    assert plan_statistics("hinge", 123).n_bins == 24
-
-
 def test_a_loss_without_a_bound_is_refused():
     with pytest.raises(ConfigError, match="'absolute'"):
         plan_statistics("absolute", 3)
-
-
-def test_statistics_of_chunks_are_additive():
-    case = Case(6, "csr", "hinge", weighted=True, mapped="intercept")
-    plan = plan_of("hinge", "matrix", case.rows.n_sent)
-    v0 = case.rng.standard_normal(8)
-    parts = [case.statistics(plan, v0, chunk) for chunk in (0, 1)]
-    moments = parts[0][frozen_loss_bound.MOMENTS] + parts[1][frozen_loss_bound.MOMENTS]
-    s, m = case.weights, 1.0 - case.y * (case.seen @ v0)
-    x = case.y[:, None] * case.seen
-    assert moments[:, frozen_loss_bound.ROWS].sum() == 40
-    assert moments[:, frozen_loss_bound.CHUNKS].sum() == 2
-    assert moments[:, frozen_loss_bound.WEIGHT].sum() == pytest.approx(s.sum())
-    assert moments[:, frozen_loss_bound.FIRST].sum() == pytest.approx((s * m).sum())
-    assert moments[:, frozen_loss_bound.SECOND].sum() == pytest.approx((s * m * m).sum())
-    vectors = parts[0][frozen_loss_bound.VECTORS] + parts[1][frozen_loss_bound.VECTORS]
-    raw = x.copy()
-    raw[:, -1] /= 0.7
-    np.testing.assert_allclose(vectors[:24].sum(0)[:7], (s @ raw)[:7] / case.rows.sent_factor()[:7])
-    np.testing.assert_allclose(vectors[24:].sum(0)[-1], (s * m) @ raw[:, -1])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -301,55 +238,3 @@ def test_the_bound_holds_when_subtraction_cancels_nearly_all_digits(loss, form):
         too_low_without_allowance += FrozenLoss(plan, v0, left, lost, longest).upper(v) < truth
     if form == "matrix" and loss == "squared":
         assert too_low_without_allowance > 0
-
-
-# --- all absent groups ----------------------------------------------------------------------------
-
-ONE, TWO = GroupId(1), GroupId(2)
-
-
-def groups():
-    """Make two absent groups of a model with two coordinates."""
-    made = FrozenGroups(
-        loss="hinge",
-        columns=Columns(n_columns=2, intercept=False),
-        plan=plan_statistics("hinge", 2),
-    )
-    made.limits = RowLimits(rows=np.ones(2), target=1.0)
-    for group, dual in ((ONE, 3.0), (TWO, 5.0)):
-        image = np.array([dual, 1.0])
-        made.groups[group] = FrozenGroup(dual=dual, image=image, weight=2.0, loss=None)
-    return made
-
-
-def outcome(**changes):
-    return Outcome(
-        **{"exchange": ExchangeId(9), "arrays": {}, "examples": 4, "absent_examples": 2, **changes}
-    )
-
-
-def test_a_group_counts_until_it_is_in_a_sum_again():
-    made = groups()
-    assert made.dual() == 8.0
-    np.testing.assert_array_equal(made.add_image(np.array([1.0, 1.0])), [9.0, 3.0])
-    assert made.note(outcome(absent=(TWO,)))
-    assert made.dual() == 5.0
-    np.testing.assert_array_equal(made.add_image(np.array([1.0, 1.0])), [6.0, 2.0])
-    assert not made.note(outcome(absent=(TWO,)))
-
-
-def test_a_group_is_frozen_as_the_certificate_left_it_if_that_is_kept():
-    made = groups()
-    assert made.plan is not None
-    parts = {name: np.zeros(shape) for name, shape in made.plan.shapes.items()}
-    sums = {**parts, "dual": np.array(-4.0), "image": np.ones(2), "weight": np.array(2.0)}
-    made.keep(ExchangeId(7), np.zeros(2), sums, 0.25)
-    new = GroupId(3)
-    for exchange, expected in ((7, -1.0), (6, 0.0)):
-        anchor = Anchor(exchange=ExchangeId(exchange), arrays=sums)
-        made.note(outcome(opened=new, anchor=anchor))
-        # The factor of the dual variables after the certificate is in the group's share, too.
-        assert made.groups[new].dual == expected
-        assert (made.groups[new] is UNKNOWN_GROUP) == (exchange == 6)
-    made.note(outcome(opened=new, anchor=Anchor(exchange=ExchangeId(7), arrays=sums)))
-    np.testing.assert_array_equal(made.groups[new].image, [0.25, 0.25])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.cocoa import dual_blocks
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
@@ -124,16 +123,6 @@ def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -
     np.testing.assert_array_equal(chunks[1].state["alpha"], (margins < 1.0) * 1.0)
 
 
-def test_certified_sums_are_those_over_the_rows() -> None:
-    solver, chunks, partial = solver_after_two_passes()
-    v = partial["dv"]
-    sums = ask(solver, chunks, "certify", v, serial=3, settle=2, gamma=1.0)
-    assert float(sums["primal"]) == pytest.approx(np.maximum(1 - Y * (X @ v), 0.0).sum())
-    assert float(sums["dual"]) == pytest.approx(float(partial["dual"]))
-    np.testing.assert_allclose(sums["image"] / (L2 * 60), v, rtol=1e-12)
-    assert float(sums["weight"]) == 60.0
-
-
 def test_a_moved_state_continues_where_it_was() -> None:
     solver, chunks, partial = solver_after_two_passes()
     moved = [Chunk(chunk.id, chunk.body) for chunk in chunks]
@@ -144,24 +133,6 @@ def test_a_moved_state_continues_where_it_was() -> None:
     here = ask(solver, chunks, "pass", partial["dv"], **settings)
     there = ask(other, moved, "pass", partial["dv"], **settings)
     np.testing.assert_array_equal(here["dv"], there["dv"])
-
-
-def test_paper_mode_takes_sigma_from_the_number_of_members() -> None:
-    solver, chunks = make(mode="paper")
-    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
-    by_members = ask(solver, chunks, "pass", ZERO, serial=2, settle=1, sigma_per_member=1.0)
-    solver, chunks = make(mode="paper")
-    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
-    fixed = ask(solver, chunks, "pass", ZERO, serial=2, settle=1, sigma=3.0)
-    np.testing.assert_array_equal(by_members["dv"], fixed["dv"])
-
-
-def test_a_member_without_chunks_returns_zeros() -> None:
-    solver, _ = make()
-    partial = ask(solver, [], "pass", ZERO, serial=2, settle=1)
-    assert all(not np.any(value) for value in partial.values())
-    partial = ask(solver, [], "certify", ZERO, serial=3, settle=2)
-    assert all(not np.any(value) for value in partial.values())
 
 
 def test_an_unknown_operation_is_a_protocol_error() -> None:
@@ -196,28 +167,6 @@ def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
 
 def states(chunks: list[Chunk]) -> list[dict[str, np.ndarray]]:
     return [{name: a.copy() for name, a in chunk.state.items()} for chunk in chunks]
-
-
-@pytest.mark.parametrize("rows_max", [1, 30, 100])
-def test_blocks_of_chunks_have_the_bits_of_single_chunks(
-    monkeypatch: pytest.MonkeyPatch, rows_max: int
-) -> None:
-    """A chunk whose state is replaced, as by a move, takes part as before."""
-    runs = []
-    for limit in (1, rows_max):
-        monkeypatch.setattr(dual_blocks, "ROWS_MAX", limit)
-        solver, chunks, partial = solver_after_two_passes()
-        v, seen = 0.7 * partial["dv"], []
-        for serial in range(3, 9):
-            if serial == 5:
-                chunks[1].state = states(chunks)[1]
-            operation = "certify" if serial == 7 else "pass"
-            given = {"serial": serial, "settle": serial - 1, "gamma": 0.0 if serial == 8 else 0.7}
-            partial = ask(solver, chunks, operation, v, **given)
-            v = v + 0.7 * partial.get("dv", ZERO)
-            seen.append((partial, states(chunks)))
-        runs.append(seen)
-    np.testing.assert_equal(runs[0], runs[1])
 
 
 def test_a_state_that_is_being_sent_does_not_change_in_the_next_pass() -> None:

@@ -31,11 +31,6 @@ def network(facts: DatasetStats | None = None, **raw: Any) -> Network:
     return Network(settings_from_section(LocalSGD, raw), facts or facts_of([chunk()]))
 
 
-def test_the_paper_s_cnn_has_the_layers_that_the_paper_names():
-    kinds = [type(layer).__name__ for layer in network().module]
-    assert [kinds.count(k) for k in ("Conv2d", "MaxPool2d", "Linear", "ReLU")] == [2, 2, 3, 4]
-
-
 def test_the_first_weights_come_from_the_seed_and_leave_torch_s_generator_alone():
     torch.manual_seed(3)
     expected = torch.rand(1)
@@ -44,14 +39,6 @@ def test_the_first_weights_come_from_the_seed_and_leave_torch_s_generator_alone(
     assert torch.rand(1) == expected
     assert np.array_equal(one.weights(), two.weights())
     assert not np.array_equal(one.weights(), other.weights())
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_chunk_s_rows_become_tensors_without_a_copy(dtype):
-    held = chunk(dtype=dtype)
-    rows = network().rows_of(held)
-    assert rows.data_ptr() == held.values.ctypes.data
-    assert np.array_equal(rows.numpy(), held.values)
 
 
 def test_steps_are_those_of_torch_s_own_optimizer():
@@ -70,19 +57,6 @@ def test_steps_are_those_of_torch_s_own_optimizer():
     assert made.train(x, y, None, [8, 8, 8], 0.1) == pytest.approx(sum(losses), rel=1e-6)
     flat = torch.cat([p.detach().reshape(-1) for p in plain.parameters()]).numpy()
     assert np.abs(made.weights() - flat).max() <= 1e-6
-
-
-def test_a_model_is_saved_and_loaded_by_parameter_names():
-    facts = facts_of([chunk()])
-    made = network(facts, model="tests.networks:noisy")
-    x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
-    made.train(x, y, None, [6, 6], 0.1)
-    named = made.named(made.weights(), made.buffers(), made.frozen())
-    assert named.keys() == made.module.state_dict().keys()
-    other = network(facts, model="tests.networks:noisy", seed=9)
-    other.fill_named(named)
-    for name, tensor in made.module.state_dict().items():
-        assert torch.equal(other.module.state_dict()[name], tensor), name
 
 
 def test_a_state_dict_with_frozen_and_tied_weights_is_taken_over():
@@ -184,3 +158,16 @@ def test_a_module_that_changes_its_mode_by_itself_trains_in_training_mode_again(
     for _ in range(3):
         made.train(x[:6], y[:6], None, [6], 0.1)
     assert made.module[0].modes == (False, True, True, True)
+
+
+def test_the_paper_s_cnn_has_the_layers_that_the_paper_names():
+    kinds = [type(layer).__name__ for layer in network().module]
+    assert [kinds.count(k) for k in ("Conv2d", "MaxPool2d", "Linear", "ReLU")] == [2, 2, 3, 4]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_chunk_s_rows_become_tensors_without_a_copy(dtype):
+    held = chunk(dtype=dtype)
+    rows = network().rows_of(held)
+    assert rows.data_ptr() == held.values.ctypes.data
+    assert np.array_equal(rows.numpy(), held.values)

@@ -5,9 +5,8 @@ state.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from elasticml.algorithms.local_sgd.sampler import ChunkNumbers, Sampler, held_out, order_keys
+from elasticml.algorithms.local_sgd.sampler import Sampler, held_out, order_keys
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.ids import ChunkId
 
@@ -57,30 +56,6 @@ def test_the_order_follows_the_keys_and_does_not_depend_on_the_steps():
     assert whole_epoch(chunks, 4, 1) == whole_epoch(chunks, 4, 25) == expected
 
 
-def test_a_moved_chunk_continues_where_it_stopped():
-    chunks = chunks_of([10, 10, 10])
-    giver, taker = Sampler(SEED, 0.0), Sampler(SEED, 0.0)
-    giver.begin(chunks, np.zeros(3, np.int64), 0)
-    first, seen = giver.take(11)
-    # Two chunks go to another member, which has never seen them.
-    assert taker.begin(chunks[1:], seen[1:], 0) == 20 - seen[1:].sum()
-    there, _ = taker.take(100)
-    assert giver.begin(chunks[:1], seen[:1], 0) == 10 - seen[0]
-    here, _ = giver.take(100)
-    result = numbers(chunks, first) + numbers(chunks[1:], there) + numbers(chunks[:1], here)
-    assert sorted(result) == list(range(30))
-
-
-def test_samples_that_were_taken_but_not_merged_are_taken_again():
-    chunks = chunks_of([10, 10])
-    sampler, start = Sampler(SEED, 0.0), np.zeros(2, np.int64)
-    sampler.begin(chunks, start, 0)
-    first, _ = sampler.take(6)
-    sampler.begin(chunks, start, 0)
-    again, _ = sampler.take(6)
-    assert numbers(chunks, again) == numbers(chunks, first)
-
-
 def test_the_holdout_is_never_taken_and_the_same_in_every_epoch():
     chunks = chunks_of([40, 40])
     sampler, zeros = Sampler(SEED, 0.3), np.zeros(2, np.int64)
@@ -92,13 +67,3 @@ def test_the_holdout_is_never_taken_and_the_same_in_every_epoch():
     assert kept[0] == kept[1] == np.flatnonzero(~np.concatenate(held)).tolist()
     assert [sampler.n_trained(chunk) for chunk in chunks] == [int((~h).sum()) for h in held]
     assert 10 < int(np.concatenate(held).sum()) < 40
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_member_without_chunks_takes_no_samples(share):
-    assert Sampler(SEED, share).begin([], np.zeros(0, np.int64), 0) == 0
-
-
-def test_chunks_are_numbered_block_after_block():
-    places = ChunkNumbers(np.array([0, 2, 5]))
-    assert places.of(chunks_of([1, 1, 1, 1])).tolist() == [0, 1, 2, 3]

@@ -5,48 +5,17 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from elasticml.algorithms.local_sgd.step_schedule import rate, steps
+from elasticml.algorithms.local_sgd.step_schedule import steps
 from elasticml.specification.algorithms import RateRule
-
-
-def test_the_rate_follows_the_members_by_its_rule():
-    results = {rule: rate(rule, 0.5, 16) for rule in get_args(RateRule)}
-    assert results == {"sqrt": 2.0, "linear": 8.0, "constant": 0.5, "constant_global_batch": 0.5}
-
-
-@pytest.mark.parametrize("n_members", [1, 2, 3, 7, 16])
-def test_equal_members_take_h_steps_of_l_samples(n_members):
-    result = steps(
-        rule="sqrt",
-        batch=8,
-        local_steps=16,
-        n_members=n_members,
-        n_local=5000,
-        n_left=5000 * n_members,
-    )
-    assert result == [8] * 16
 
 
 def test_a_member_with_twice_the_examples_takes_twice_the_samples():
     kind = {"rule": "sqrt", "batch": 8, "local_steps": 16, "n_members": 3, "n_left": 4000}
     one, two = steps(n_local=1000, **kind), steps(n_local=2000, **kind)
     assert (sum(one), sum(two), len(one), len(two)) == (96, 192, 16, 16)
-
-
-def test_with_a_constant_total_all_members_together_take_one_batch():
-    result = steps(
-        rule="constant_global_batch",
-        batch=64,
-        local_steps=1,
-        n_members=4,
-        n_local=1000,
-        n_left=4000,
-    )
-    assert result == [16]
 
 
 def test_the_last_round_of_an_epoch_has_fewer_steps_and_not_smaller_ones():

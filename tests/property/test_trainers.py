@@ -1,0 +1,296 @@
+"""Every trainer under any schedule of losses, returns and moves: true sums and certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from sklearn.svm import LinearSVC
+
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.objectives.losses import LOSSES
+from elasticml.objectives.multiclass import OneAgainstRest, Softmax
+from tests.cocoa_reference import CocoaReference, losses
+from tests.column_reference import ColumnReference
+from tests.property.schedules import Schedule, moves, schedules
+from tests.serial_world import Return, Run, Vanish, World, split_rows
+
+Arrays = Mapping[str, np.ndarray]
+
+MEMBERS, ROUNDS, AFTER = 5, 10, 60
+L2 = 0.1
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(60, 3)) * [1.0, 2.0, 0.5]
+SIGNAL = X @ [1.0, -1.0, 0.5] + RNG.normal(size=60)
+Y = np.where(SIGNAL > 0.0, 1.0, -1.0)
+CLASSES = np.argmax(X @ RNG.normal(size=(3, 3)) + RNG.gumbel(size=(60, 3)), 1).astype(float)
+S = RNG.uniform(0.5, 2.0, 60)
+WIDE = RNG.normal(size=(30, 14)) + 0.5
+TARGETS = WIDE[:, :3] @ [2.0, -1.0, 1.0] + RNG.normal(size=30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One algorithm with one loss, and what is known of it without the package."""
+
+    algorithm: str
+    settings: Mapping[str, Any]
+    parts: Sequence[Sequence[Chunk]]
+    #: The objective of a model, and the least one.
+    value: Callable[[Arrays], float]
+    least: float
+    #: Exchanges in which members vanish and return, and rules for their examples.
+    phases: Sequence[str]
+    rules: Sequence[str]
+    #: Settings that are drawn.
+    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: How near to the least objective the job ends when all members are back.
+    reach: float = 1e-6
+    #: Recomputes each exchange from the states of the chunks.
+    reference: Callable[[], Any] | None = None
+
+    def play(
+        self, schedule: Schedule, absent: str, share: float, *, anchors: bool, **chosen: Any
+    ) -> None:
+        """Train under a schedule, after which all members return; check all that is reported."""
+        back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 4)]
+        reference = self.reference() if self.reference else None
+        world = World(
+            settings={**self.settings, **chosen},
+            parts=self.parts,
+            algorithm=self.algorithm,
+            absent=absent,
+            reloads=absent == "reload",
+            schedule=[*schedule, *back],
+            has_anchors=anchors,
+            between=moves(share),
+            watch=reference.watch if reference else None,
+        )
+        run = world.run(ROUNDS + AFTER)
+        for row in run.rows:
+            if row.model and row.objective is not None:
+                self.check_row(row)
+        if reference:
+            assert max(reference.errors, default=0.0) <= 1e-10
+        self.check_end(world, run)
+
+    def check_row(self, row: Any) -> None:
+        """Compare the objective and every bound of a row with its model's."""
+        true, extra = self.value(row.model), row.extra
+        slack = 1e-9 * max(1.0, abs(true))
+        if row.objective_kind == "exact":
+            assert abs(row.objective - true) <= slack
+        elif row.objective_kind == "bound":
+            assert row.objective >= true - slack
+        if extra.get("error_bound") is not None:
+            assert abs(row.objective - true) <= extra["error_bound"] + slack
+        if extra.get("gap_bound") is not None:
+            assert true - self.least <= extra["gap_bound"] + slack
+        if extra.get("dual") is not None:
+            assert extra["dual"] <= self.least + slack
+        if row.gap is not None and self.algorithm != "cocoa":  # CoCoA's is that of its best model
+            assert true - self.least <= row.gap + slack
+
+    def check_end(self, world: World, run: Run) -> None:
+        """Check the result, which is near the optimum if every member is back."""
+        model, true = run.model, self.value(run.model.arrays)
+        if model.objective is not None:
+            assert abs(model.objective - true) <= 1e-9 * max(1.0, abs(true))
+        if model.gap is not None:
+            assert true - self.least <= model.gap + 1e-9
+        if not world.groups and not world.open:
+            assert model.objective is not None
+            assert not model.gap_is_bound
+            assert true - self.least <= self.reach
+
+
+def least_of(value: Callable[[Arrays], float], shape: tuple[int, int], *, intercept: bool) -> float:
+    """Return the minimum of a smooth objective, or very little more."""
+    n = shape[0] * shape[1]
+
+    def at(w: np.ndarray) -> float:
+        offset = w[n:] if intercept else np.zeros(shape[0])
+        return value({"coef": w[:n].reshape(shape), "intercept": offset})
+
+    return float(minimize(at, np.zeros(n + intercept * shape[0]), tol=1e-12).fun)
+
+
+def dual_problem(loss: str, *, intercept: bool) -> Problem:
+    """Make a problem of CoCoA."""
+    y = SIGNAL if loss == "squared" else Y
+    parts = split_rows(X, y, MEMBERS, weights=S, chunk_rows=4)
+
+    def value(arrays: Arrays) -> float:
+        w, b = arrays["coef"][0], float(np.ravel(arrays["intercept"])[0])
+        mean = float(S @ losses(loss, X @ w + b, y)) / float(S.sum())
+        return mean + 0.5 * L2 * (float(w @ w) + b * b)
+
+    if loss == "hinge":
+        svm = LinearSVC(
+            C=1.0 / (L2 * S.sum()), loss="hinge", fit_intercept=False, tol=1e-8, max_iter=10**6
+        )
+        least = value({"coef": svm.fit(X, Y, S).coef_, "intercept": np.zeros(1)})
+    else:
+        least = least_of(value, (1, 3), intercept=intercept)
+    return Problem(
+        algorithm="cocoa",
+        settings={"loss": loss, "l2": L2, "intercept": intercept, "tolerance": 1e-5},
+        parts=parts,
+        value=value,
+        least=least,
+        phases=("pass", "certify"),
+        rules=("reload", "freeze", "stall"),
+        choices={"gap_every": [1, 3, "auto"], "groups": ["auto", 2], "mode": ["default", "paper"]},
+        reach=0.05 if loss == "hinge" else 1e-3,
+        reference=lambda: CocoaReference.of(parts, loss, L2, float(intercept)),
+    )
+
+
+def column_problem(loss: str, l1: float, l2: float, *, intercept: bool) -> Problem:
+    """Make a problem of columns; the reference of the optimum is made once."""
+    y = TARGETS if loss == "squared" else np.where(np.median(TARGETS) < TARGETS, 1.0, 0.0)
+    made = ColumnReference(
+        X=WIDE, y=y, loss=loss, weights=S[:30], l1=l1, l2=l2, intercept=intercept
+    )
+
+    def reference() -> ColumnReference:
+        made.errors.clear()
+        return made
+
+    return Problem(
+        algorithm="primal_cocoa",
+        settings={**made.settings, "tolerance": 1e-8},
+        parts=made.parts(MEMBERS),
+        value=lambda arrays: made.objective(arrays["coef"][0], float(arrays["intercept"][0])),
+        least=made.optimum,
+        phases=("pass", "certify", "gather"),
+        rules=("reload", "freeze", "stall"),
+        choices={"gap_every": [1, 3, "auto"], "gather": [True, False]},
+        reach=0.02,
+        reference=reference,
+    )
+
+
+def gradient_problem(rows: str, **given: Any) -> Problem:
+    """Make a problem of batch gradients; members have random rows, sorted ones, or the same."""
+    order = {"random": np.arange(60), "sorted": np.argsort(Y), "same": np.tile(np.arange(12), 5)}
+    some = order[rows]
+    y = Y[some]
+
+    def value(arrays: Arrays) -> float:
+        w = arrays["coef"][0]
+        return float(losses("logistic", X[some] @ w, y).mean() + 0.5 * L2 * w @ w)
+
+    return Problem(
+        algorithm="batch_gradient",
+        settings={"loss": "logistic", "l2": L2, "intercept": False, "scale": "none", **given},
+        parts=split_rows(X[some], y, MEMBERS, chunk_rows=4),
+        value=value,
+        least=least_of(value, (1, 3), intercept=False),
+        phases=("gradient", "probe", "curvature", "correct", "product", "survey", "sketch"),
+        rules=("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"),
+        choices={"roll_back": [0, 1, 2]},
+        reach=1e-2 if "step_size" in given else 1e-8,
+    )
+
+
+def classes_problem(algorithm: str, **given: Any) -> Problem:
+    """Make a problem with three classes."""
+    is_dual = algorithm == "cocoa"
+    loss = OneAgainstRest(LOSSES["logistic"]) if is_dual else Softmax()
+
+    def value(arrays: Arrays) -> float:
+        W = np.ascontiguousarray(arrays["coef"])
+        total = loss.value_and_slope(W @ X.T, CLASSES, S, np.empty((3, 60))) / S.sum()
+        return float(total + 0.5 * L2 * (W**2).sum())
+
+    return Problem(
+        algorithm=algorithm,
+        settings={"loss": "logistic", "l2": L2, "intercept": False, **given},
+        parts=split_rows(X, CLASSES, MEMBERS, weights=S, chunk_rows=4),
+        value=value,
+        least=least_of(value, (3, 3), intercept=False),
+        phases=("one_against_rest pass", "one_against_rest certify")
+        if is_dual
+        else ("gradient", "probe", "product"),
+        rules=("reload", "stall") if is_dual else ("auto", "taylor", "reload"),
+        choices={"gap_every": [1, "auto"]} if is_dual else {},
+        reach=1e-3 if is_dual else 1e-8,
+    )
+
+
+PROBLEMS = {
+    "hinge": dual_problem("hinge", intercept=False),
+    "squared hinge": dual_problem("squared_hinge", intercept=False),
+    "logistic": dual_problem("logistic", intercept=True),
+    "ridge": dual_problem("squared", intercept=True),
+    "one against rest": classes_problem("cocoa", tolerance=1e-5),
+    "lasso": column_problem("squared", 0.1, 0.0, intercept=True),
+    "elastic net": column_problem("squared", 0.05, 0.1, intercept=False),
+    "sparse logistic": column_problem("logistic", 0.02, 0.0, intercept=True),
+    "elastic net logistic": column_problem("logistic", 0.01, 0.05, intercept=False),
+    "gradient descent": gradient_problem("sorted", optimizer="gd"),
+    "constant steps": gradient_problem("random", optimizer="gd", step="constant", step_size=0.3),
+    "lbfgs": gradient_problem("random", optimizer="lbfgs"),
+    "tron": gradient_problem("sorted", optimizer="tron"),
+    "newton": gradient_problem("same", optimizer="newton"),
+    "softmax": classes_problem("batch_gradient", optimizer="lbfgs", tolerance=1e-9),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@settings(max_examples=15)
+@given(st.data())
+def test_objectives_and_certificates_are_true_under_any_schedule(
+    name: str, data: st.DataObject
+) -> None:
+    problem = PROBLEMS[name]
+    operations = (None, None, *problem.phases)
+    schedule = data.draw(schedules(MEMBERS, ROUNDS, problem.phases, operations), "schedule")
+    absent = data.draw(st.sampled_from(problem.rules), "absent")
+    share = data.draw(st.sampled_from([0.0, 0.0, 0.3, 1.0]), "share")
+    chosen = {k: data.draw(st.sampled_from(v), k) for k, v in problem.choices.items()}
+    problem.play(schedule, absent, share, anchors=data.draw(st.booleans(), "anchors"), **chosen)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_loss_in_any_exchange_under_any_rule_ends_at_the_optimum(name: str) -> None:
+    """Each operation loses a member, before or after its partial is counted."""
+    problem = PROBLEMS[name]
+    for k, phase in enumerate(problem.phases):
+        kill = Vanish(round=2, members=(1, 3), during=phase, counted=k % 2 == 1)
+        early = Vanish(round=1, members=(0,), during=problem.phases[0], counted=k % 2 == 0)
+        schedule = [early, kill, Return(round=4, oldest=True), Return(round=6)]
+        rule = problem.rules[k % len(problem.rules)]
+        problem.play(schedule, rule, 0.3, anchors=k % 3 != 0)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_job_resumed_on_other_members_ends_at_the_optimum(name: str) -> None:
+    """Nothing but the checkpoint is left: no chunk has state, and members have other chunks."""
+    problem = PROBLEMS[name]
+
+    def world(**given: Any) -> World:
+        return World(
+            settings=problem.settings,
+            algorithm=problem.algorithm,
+            absent=problem.rules[0],
+            **given,
+        )
+
+    first = world(parts=problem.parts).run(4)
+    start = first.rows[-1]
+    parts = [*problem.parts[1:], problem.parts[0]]
+    run = world(parts=parts, resume=start.resume).run(AFTER)
+    for row in run.rows:
+        problem.check_row(row)
+    assert problem.value(run.model.arrays) - problem.least <= problem.reach
+    # Dual variables are made anew from the model, which is then theirs.
+    if run.rows and problem.algorithm != "cocoa":
+        np.testing.assert_allclose(run.rows[0].model["coef"], start.next_model["coef"], rtol=1e-9)
