@@ -245,7 +245,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.data())
 def test_objectives_and_certificates_are_true_under_any_schedule(
     name: str, data: st.DataObject

@@ -238,3 +238,18 @@ def test_the_bound_holds_when_subtraction_cancels_nearly_all_digits(loss, form):
         too_low_without_allowance += FrozenLoss(plan, v0, left, lost, longest).upper(v) < truth
     if form == "matrix" and loss == "squared":
         assert too_low_without_allowance > 0
+
+
+def test_bins_of_rows_far_from_the_hinge_stay_linear():
+    # Deficits 0.5 and -0.5, and a step that moves no row by more than 0.1: nothing is unknown.
+    x = np.array([[0.5], [1.5]])
+    chunk = dense_chunk(ID, np.ones(2), x)
+    rows = RowMap(layout=chunk.layout, n_columns=1)
+    v0, v = np.array([1.0]), np.array([1.05])
+    for form in ("matrix", "diagonal", "scalar"):
+        plan = plan_of("hinge", form, 1)
+        out = plan.zeros()
+        evaluated = EvaluatedChunk(chunk=chunk, targets=np.ones(2), margins=x @ v0)
+        add_statistics(plan, rows, v0, evaluated, out)
+        bound = FrozenLoss(plan, v0, out, out, row_maxima(chunk, rows)).upper(v)
+        assert bound == pytest.approx(1 - 0.5 * 1.05, rel=1e-10)
