@@ -253,6 +253,17 @@ def test_first_steps_grow_only_where_rows_hardly_change_their_own_margins(
     assert p.primal(models[0]) <= p.primal(models[1])
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_curvature_of_a_pass_is_that_of_its_steps(loss: str) -> None:
+    """Each row takes one step, so that the sum over the steps is known."""
+    p = problem("csr", loss)
+    start = p.alpha
+    update = p.run(p.solver(), np.zeros(p.X.shape[1]), 0)
+    step = p.alpha - start
+    expected = 0.5 * DUAL_LOSSES[loss].curvature * float(p.s @ (step * step))
+    np.testing.assert_allclose(update.curvature, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("bucket", [1, 8, 64, 1000])
 def test_every_row_is_visited_once_an_epoch(bucket: int) -> None:
     p = problem("dense", "hinge")
