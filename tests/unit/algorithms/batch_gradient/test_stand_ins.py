@@ -74,6 +74,13 @@ def test_value_gradient_search_and_curvature_are_of_one_function() -> None:
     assert total(w).weight == 5.0 + 6.0
 
 
+def test_sums_over_two_sets_have_both_losses_gradients_and_weights() -> None:
+    one, two = sums(2.0), sums(3.0)
+    both = one.plus(two)
+    assert (both.loss, both.weight) == (one.loss + two.loss, 5.0)
+    np.testing.assert_array_equal(both.gradient, one.gradient + two.gradient)
+
+
 # --- whole runs ---------------------------------------------------------------------------------
 
 ROWS = RNG.normal(size=(2400, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0]
