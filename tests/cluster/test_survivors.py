@@ -1,4 +1,4 @@
-"""Real processes, SIGKILL and SIGSTOP: every example counts once, and nobody waits for ever."""
+"""Real processes, SIGKILL and SIGSTOP: every example counts once, and no member waits for ever."""
 
 from __future__ import annotations
 

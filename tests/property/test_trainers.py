@@ -291,6 +291,6 @@ def test_a_job_resumed_on_other_members_ends_at_the_optimum(name: str) -> None:
     for row in run.rows:
         problem.check_row(row)
     assert problem.value(run.model.arrays) - problem.least <= problem.reach
-    # Dual variables are made anew from the model, which is then theirs.
+    # Dual variables are made again from the model, which is then theirs.
     if run.rows and problem.algorithm != "cocoa":
         np.testing.assert_allclose(run.rows[0].model["coef"], start.next_model["coef"], rtol=1e-9)

@@ -18,7 +18,7 @@ from elasticml.control.policy import (
 from elasticml.ids import ChunkId, MemberId
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
-NOBODY, NOTHING = MemberId(9, 9), ChunkId("nothing", 7, 7)
+STRANGER, NOTHING = MemberId(9, 9), ChunkId("nothing", 7, 7)
 
 
 def first_of(view: View, member: MemberId, count: int = 1) -> tuple[ChunkId, ...]:
@@ -56,12 +56,12 @@ SUGGESTIONS: dict[str, Callable[[View], Sequence[Any]]] = {
     "tune": lambda v: [Tune(name="local_epochs", value=k, why="") for k in (3, 3)],
     "fail": lambda v: [1 / 0],
     "nonsense": lambda v: ["more"],
-    "void: move to nobody": lambda v: [Move(targets=_to(v, NOBODY), why="")],
+    "void: move to a stranger": lambda v: [Move(targets=_to(v, STRANGER), why="")],
     "void: move nothing": lambda v: [Move(targets={NOTHING: A}, why="")],
     "void: move to the owner": lambda v: [Move(targets=_to(v, A), why="")],
     "void: replicate to the owner": lambda v: [Replicate(targets=_to(v, A), why="")],
-    "void: discard at nobody": lambda v: [Discard(member=NOBODY, chunks=(NOTHING,), why="")],
-    "void: retire nobody": lambda v: [Retire(members=(NOBODY,), why="")],
+    "void: discard at a stranger": lambda v: [Discard(member=STRANGER, chunks=(NOTHING,), why="")],
+    "void: retire a stranger": lambda v: [Retire(members=(STRANGER,), why="")],
     "void: request nothing": lambda v: [Request(count=0, why="")],
     "void: readmit no group": lambda v: [Readmit(group=1, targets=(A,), why="")],  # type: ignore[arg-type]
 }

@@ -143,7 +143,7 @@ class _Greedy:
     rows : Rows
     weights : ndarray (n,)
     n_candidates : int
-        At most so many candidates are looked at together.
+        Most candidates that are looked at together.
     """
 
     def __init__(self, rows: Rows, weights: F64, n_candidates: int) -> None:

@@ -32,7 +32,7 @@ class Dual:
     share: float
     #: (d,) products of the point, not scaled, with the columns, less ``a2 w``; absolute unless
     #: coefficients must not be negative.
-    leaning: F64
+    correlations: F64
 
 
 def lower_bound(
@@ -59,8 +59,8 @@ def lower_bound(
     """
     a1, a2, positive = penalty
     size = np.asarray if positive else np.abs
-    leaning = size(products - a2 * w)
-    largest = leaning if slack is None else leaning + slack
+    correlations = size(products - a2 * w)
+    largest = correlations if slack is None else correlations + slack
     share = feasible_share(best, a1, float(largest.max(initial=0.0)), positive)
     scaled = minus(share) - share * share * 0.5 * a2 * float(w @ w)
     value = scaled
@@ -68,7 +68,7 @@ def lower_bound(
         over = size(products) if slack is None else size(products) + slack
         over = np.maximum(over - a1, 0.0)
         value = max(scaled, minus(1.0) - 0.5 / a2 * float(over @ over))
-    return Dual(value=value, scaled=scaled, share=share, leaning=leaning)
+    return Dual(value=value, scaled=scaled, share=share, correlations=correlations)
 
 
 def lower_bound_of_residual(

@@ -198,7 +198,7 @@ def _descend(
     room, state = math.inf, np.uint64(0x9E3779B97F4A7C15)
     for done in range(sweeps_max):
         state = _shuffle(active, n_active, state)
-        leaning, largest, at = 0.0, 0.0, 0
+        correlations, largest, at = 0.0, 0.0, 0
         while at < n_active:
             k = np.uint64(active[at])
             j, old = np.uint64(features[k]), w[k]
@@ -211,7 +211,7 @@ def _descend(
                 active[at], active[n_active] = active[n_active], active[at]
                 continue
             at += 1
-            leaning += max(over, 0.0)
+            correlations += max(over, 0.0)
             largest = max(largest, over)
             square = moments[k, 0] + a2
             # A column of zeros: only the penalty matters.
@@ -223,7 +223,7 @@ def _descend(
                     q[i] += (new - old) * curvature[i] * values[p]
                 if total > 0.0:
                     shift -= (new - old) * moments[k, 1] / total
-        if leaning <= goal:
+        if correlations <= goal:
             if n_active == m:
                 return shift, done + 1
             # Check the columns that were left out once more.

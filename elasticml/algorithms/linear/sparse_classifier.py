@@ -205,7 +205,7 @@ class SparseClassifier:
         return safe_curvature(self._loss.loss, self.z, self._targets, self._weights, self._slopes)
 
     def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
-        """Settle the intercept, measure swept columns, and return the objective and a bound."""
+        """Fit the intercept, measure swept columns, and return the objective and a bound."""
         self.settle_intercept()
         is_swept = self._columns.is_sparse and not self._is_on_rows
         alpha, folded = self._dual()
@@ -292,12 +292,12 @@ class SparseClassifier:
         slopes = moments[:, 2] + penalty.a2 * w
         inside = np.abs(slopes) - penalty.a1
         over = np.where(w == 0.0, inside, np.abs(slopes + np.copysign(penalty.a1, w)))
-        leaning = float(np.maximum(over, 0.0).sum())
-        if leaning <= self._accuracy:
+        correlations = float(np.maximum(over, 0.0).sum())
+        if correlations <= self._accuracy:
             self._accuracy *= FINER
         if not self.is_measurable:
-            self._accuracy = min(self._accuracy, FINEST * leaning)
-        self._accuracy = min(self._accuracy, leaning)
+            self._accuracy = min(self._accuracy, FINEST * correlations)
+        self._accuracy = min(self._accuracy, correlations)
         return over
 
     def _is_far(self, gap: float) -> bool:

@@ -58,7 +58,7 @@ def screen(a1: float, dual: Dual, lengths: F64, gap: float) -> tuple[NDArray[np.
     gap : float
         Gap of the scaled dual point.
     """
-    room = a1 - abs(dual.share) * dual.leaning
+    room = a1 - abs(dual.share) * dual.correlations
     radius = math.sqrt(2.0 * max(gap, 0.0))
     return room <= radius * lengths, room / np.maximum(lengths, 1e-300)
 

@@ -177,12 +177,12 @@ class PrimalCocoaSolver:
         1 over the largest curvature of the loss.
         """
         state, a2 = chunk.state, float(work.parameters["a2"])
-        leaning = float(work.parameters["share"]) * (state[SLOPES] - a2 * state[COEF])
+        correlations = float(work.parameters["share"]) * (state[SLOPES] - a2 * state[COEF])
         if not self._settings.positive:
-            leaning = np.abs(leaning)
+            correlations = np.abs(correlations)
         smoothness = float(work.parameters["smoothness"])
         reach = float(work.parameters["radius"]) * np.sqrt(smoothness * state[NORMS] + a2)
-        may = float(work.parameters["a1"]) - leaning <= reach
+        may = float(work.parameters["a1"]) - correlations <= reach
         alive = (state[ALIVE] != 0) & may
         if np.count_nonzero(alive) < np.count_nonzero(state[ALIVE]):
             column_blocks.note(chunk, **{ALIVE: alive.astype(np.uint8)})

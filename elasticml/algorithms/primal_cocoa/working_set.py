@@ -70,8 +70,8 @@ class WorkingSet:
         if support > size:
             return None
         candidates = np.flatnonzero((w != 0.0) | (slopes != 0.0))
-        leaning = abs(dual.share) * dual.leaning[candidates]
-        distance = (problem.penalty.a1 - leaning) / np.maximum(lengths[candidates], 1e-300)
+        correlations = abs(dual.share) * dual.correlations[candidates]
+        distance = (problem.penalty.a1 - correlations) / np.maximum(lengths[candidates], 1e-300)
         return nearest(candidates, distance, w[candidates], size)
 
     def missing(self, features: I64) -> I64:

@@ -22,7 +22,7 @@ def ids(owner: MemberId, *ordinals: int) -> list[ChunkId]:
 
 
 def view(owned, working=(), spares=(), leaving=(), copies=(), **changes) -> View:
-    """Chunks of one example and 100 bytes, so many of each member, and further holders of some."""
+    """Chunks of one example and 100 bytes, a number of each member, and further holders of some."""
     owners = {c: m for m, n in owned.items() for c in ids(m, *range(n))}
     held = {c: {m} for c, m in owners.items()}
     for c, m in dict(copies).items():

@@ -50,8 +50,8 @@ def test_no_model_is_below_the_bound_of_any_residual_and_no_scale_has_a_better_o
         assert max(exact.value, rough.value) <= least + 1e-8
         assert rough.scaled <= exact.scaled + 1e-9
         for share in np.linspace(-1.5, 1.5, 61):
-            leaning = share * (X.T @ r - penalty.a2 * w)
-            largest = leaning.max() if penalty.positive else np.abs(leaning).max()
+            correlations = share * (X.T @ r - penalty.a2 * w)
+            largest = correlations.max() if penalty.positive else np.abs(correlations).max()
             if largest <= penalty.a1 and (share >= 0.0 or not penalty.positive):
                 square = r @ r + penalty.a2 * w @ w
                 assert share * (r @ Y) - 0.5 * share**2 * square <= exact.scaled + 1e-9

@@ -76,17 +76,17 @@ def test_a_step_leaves_at_most_its_goal_of_the_subgradient():
     X, features, w, slopes, curvature = problem(3)
     A = X[:, features].toarray()
 
-    def leaning(new):
+    def correlations(new):
         gradient = A.T @ (slopes + curvature * (A @ (new - w)))
         at_zero = np.maximum(np.abs(gradient) - 2.0, 0.0)
         return np.where(new != 0, np.abs(gradient + 2.0 * np.sign(new)), at_zero).sum()
 
-    goal = 0.1 * leaning(w)
+    goal = 0.1 * correlations(w)
     step = step_of(
         stored(X, features), w, slopes, curvature, Penalty(a1=2.0, a2=0.0), goal=goal
     )  # fmt: skip
     assert 1 < step.sweeps < 1000
-    assert leaning(step.w) <= goal
+    assert correlations(step.w) <= goal
 
 
 def test_sweeps_that_did_not_suffice_are_reported():
