@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.checked_singles import (
+    LANES,
     ROWS,
     comparing_kernel,
     empty_layout,
@@ -287,8 +288,9 @@ ROWS_EACH: Final = 100
 #: Trial swaps of the local search per centre, and rows that it looks at per centre.
 _SWAPS_EACH: Final = 4
 _SWAP_ROWS_EACH: Final = 30
-#: Candidates for a centre, as a multiple of scikit-learn's ``2 + log K``.
-_TRIALS: Final = 4
+#: Candidates for a centre are at least this multiple of scikit-learn's ``2 + log K``, and a whole
+#: number of vectors.
+_TRIALS: Final = 2
 #: Separates these draws from all others with the same seed.
 _CENTRES: Final = 0xA523
 
@@ -359,7 +361,8 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     """Choose centres among rows by greedy k-means++.
 
     Candidates are drawn with probability proportional to weight times squared distance. Of
-    ``4 (2 + log K)`` candidates for a centre the one that leaves the least inertia is taken. Then
+    16 candidates for a centre (more with many thousands of centres) the one that leaves the least
+    inertia is taken. Then
     rows of a sample replace centres if this reduces its inertia: greedy choices alone can never be
     revised.
 
@@ -379,7 +382,7 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     """
     rows = Rows(X, None)
     _check(rows.n, clusters)
-    trials = _TRIALS * (2 + int(math.log(clusters)))
+    trials = -(-_TRIALS * (2 + int(math.log(clusters))) // LANES) * LANES
     greedy, centres = _Greedy(rows, weights, trials), np.empty((clusters, rows.d))
     centres[0] = greedy.choose(rows.dense([int(rng.choice(rows.n, p=weights / weights.sum()))]))
     for done in range(1, clusters):
