@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.shared_memory import SlotPool
 from elasticml.collective.shared_memory_link import SharedLink
-from tests.in_memory_network import FaultyNetwork
+from tests.socket_pair import SocketTransport
 
 #: Values of a vector.
 N = 512
@@ -19,16 +20,17 @@ N = 512
 class Line:
     """Endpoints a, b, c; links from a to b and from b to c."""
 
-    network: FaultyNetwork
+    network: dict[str, SocketTransport] = field(default_factory=dict)
     ends: dict[str, SharedLink] = field(default_factory=dict)
 
     def pool(self, name: str):
-        return self.network.endpoint(name).pool
+        return self.network[name].pool
 
 
-async def line(seed: int = 0) -> Line:
-    there = Line(FaultyNetwork(seed, shared=True))
+async def line() -> Line:
+    there = Line()
     for name in "abc":
+        SocketTransport(name, there.network, SlotPool(bytes_min=8))
         # Each has a further link, so that its slots outlive those that a test closes.
         there.pool(name).link_opened()
     for near, far in ("ab", "bc"):
@@ -37,8 +39,8 @@ async def line(seed: int = 0) -> Line:
         async def on_link(link, opened=opened) -> None:
             opened.set_result(link)
 
-        there.network.endpoint(far).listen(on_link)
-        there.ends[near + far] = await there.network.endpoint(near).connect(far, {})
+        there.network[far].listen(on_link)
+        there.ends[near + far] = await there.network[near].connect(far, {})
         there.ends[far + near] = await opened
     return there
 

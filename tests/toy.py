@@ -6,7 +6,7 @@ identify the set. The trainer keeps a stand-in per absent group, as Algorithm 2 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,3 +137,18 @@ def toy_trainer(
 
 
 ALGORITHM = Algorithm(name="toy", trainer=toy_trainer, solver=ToySolver)
+
+
+class InlineRunner:
+    """Calls functions at once on the event loop; see ``executors.Runner``."""
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the function."""
+        return function(*args)
+
+    def place(self) -> str:
+        """Return where the running call is."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,8 +1,8 @@
 """The transport interface: open links, send frames in order, detect a dead peer.
 
 Implementations: ``dask_transport.py`` (opened as a Dask comm; frames use the byte stream below the
-comm, or Dask messages if there is none) and ``tests/in_memory_network.py`` (one process, gates,
-kills and pauses). ``shared_memory_link.py`` wraps another link between processes of one host.
+comm, or Dask messages if there is none) and ``sim/virtual_links.py`` (virtual time).
+``shared_memory_link.py`` wraps another link between processes of one host.
 """
 
 from __future__ import annotations

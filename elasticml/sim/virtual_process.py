@@ -17,6 +17,7 @@ from elasticml.protocol.events import ExchangeHeader, Shape
 from elasticml.runtime.async_mode.async_loop import AsyncLoop, LoopContext, Pause
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.collective_agent import CollectiveAgent
+from elasticml.runtime.executors import contained
 from elasticml.runtime.fault_injection import FaultSlowdown
 from elasticml.sim.environment import Environment
 from elasticml.sim.network import Endpoint
@@ -122,7 +123,7 @@ class VirtualRunner:
         if isinstance(owner, CollectiveAgent):
             process.computing = owner, args[0]
             try:
-                return inner(*args), process.ahead_s
+                return contained(inner, *args), process.ahead_s
             finally:
                 process.computing, process.ahead_s = None, 0.0
         name, seconds = getattr(inner, "__name__", ""), 0.0
@@ -130,7 +131,7 @@ class VirtualRunner:
             seconds = environment.delivering_s(owner, args)
         elif name == "warm_up":
             seconds = environment.options.warm_up_s
-        result = inner(*args)
+        result = contained(inner, *args)
         if isinstance(owner, ChunkStore) and name in ("read", "load"):
             nbytes = result[0] if name == "load" else sum(chunk.nbytes for chunk in result[0])
             seconds += environment.reading_s(args[0], nbytes)

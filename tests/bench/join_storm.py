@@ -70,7 +70,7 @@ async def be_members(n: int, addresses: int, wishes: int) -> None:
     from elasticml.collective.dask_transport import transport_of
     from elasticml.runtime.member_host import MemberHost
     from elasticml.runtime.worker_context import WorkerContext
-    from tests.memory_world import InlineRunner
+    from tests.toy import InlineRunner
 
     before_mb = harness.private_mb(os.getpid())
     servers = [SocketServer() for _ in range(n)]
@@ -118,10 +118,10 @@ async def drive(found: list[str], rounds: int) -> dict[str, Any]:
     from elasticml.protocol.job_record import job_record
     from elasticml.runtime.driver_agent import DriverAgent, DriverContext
     from elasticml.runtime.executors import BriefRunner
-    from tests.memory_world import toy_record
+    from tests.sim.small_jobs import toy_job
 
     n = len(found)
-    record = toy_record(
+    record = toy_job(
         members={"start": n, "min": 1},
         algorithm={"name": "tests.wide_toy:ALGORITHM", "rounds": rounds, "width": WIDTH},
         absent="stall",
@@ -199,7 +199,7 @@ def main(
     configure_dask(dashboard=False)
     load_for_worker([])
     import elasticml.runtime.driver_agent  # noqa: F401  (shared by the forked processes)
-    import tests.memory_world
+    import tests.sim.small_jobs
     import tests.wide_toy  # noqa: F401
     from elasticml.data.synthetic import clusters
     from tests.play.namespaces import inside, namespaces

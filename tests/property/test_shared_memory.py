@@ -70,7 +70,7 @@ class Holders:
 @given(before=STEPS, closed=st.sampled_from(WAYS), after=STEPS, seed=st.integers(0, 5))
 def test_held_vectors_always_read_as_they_were_sent(before, closed, after, seed):
     async def play() -> None:
-        holders = Holders(await line(seed))
+        holders = Holders(await line())
         for step in (*before, ("close", closed), *after):
             await holders.take(step)
             assert holders.wrong() == []

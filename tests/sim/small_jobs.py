@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from elasticml.control.driver import Driver
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.runtime.driver_agent import DriverAgent
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
 
@@ -84,6 +85,74 @@ def begun(exchange: int = 2, **changes: Any) -> tuple[Simulation, Driver]:
         if machine.exchanges.running is not None and machine.state.last_exchange == exchange:
             return simulation, machine
     raise AssertionError(f"the job ended before exchange {exchange}")
+
+
+class VirtualJob(Simulation):
+    """A job in virtual time that a test may stop between any two records of its story.
+
+    Parameters
+    ----------
+    record : mapping
+    source : Source, optional
+        By default 600 rows of the toy algorithm.
+    world : mapping, optional
+        Options of the world.
+    **more
+        See :class:`Simulation`.
+    """
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        source: Any = None,
+        *,
+        world: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        source = source or from_arrays(np.ones((600, 1)), np.arange(600.0))
+        options = options_from_section(world)
+        super().__init__(
+            {**record, "data": source.spec()},
+            source,
+            options=options,
+            **{"check_every_event": True, **more},
+        )
+
+    @property
+    def agent(self) -> DriverAgent:
+        """The driver's agent."""
+        return self.world.driver.agent
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The history so far."""
+        return self.agent.journal.rows
+
+    def until(self, is_so: Callable[[], bool]) -> VirtualJob:
+        """Run until a condition holds."""
+        for _ in self.world.run():
+            if is_so():
+                return self
+        assert is_so(), (self.agent.state, self.agent.error)
+        return self
+
+    def end(self) -> VirtualJob:
+        """Run to the end of the job, and of what its driver does last."""
+        self.until(lambda: self.agent.ended.is_set())
+        self.world.loop.run(self.world.loop.now_s + 1.0)
+        self.close()
+        return self
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Return the records of these kinds."""
+        return [r for r in self.agent.journal.story if r["event"] in names]
+
+
+def toy_job(**changes: Any) -> dict[str, Any]:
+    """Make the record of a job of the toy algorithm on 6 members."""
+    algorithm = {"name": "tests.toy:ALGORITHM", "rounds": 12}
+    changed = {"job": "toy", "chunk_bytes": 512, "algorithm": algorithm, "stop": {"rounds": None}}
+    return {**record(**changed, evaluate=None), **changes}
 
 
 def model(result: SimResult) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from elasticml.collective.emulated_network import SLACK_S, limited
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import LinkClosedError
-from tests.in_memory_network import FaultyNetwork
+from tests.socket_pair import SocketTransport
 
 
 class ManualClock:
@@ -37,15 +37,15 @@ def allocate(header, prefix):
 
 async def linked(rates, clock):
     """Open a limited link; return both its ends."""
-    network = FaultyNetwork()
+    network: dict[str, SocketTransport] = {}
     far = asyncio.get_running_loop().create_future()
-    there = network.endpoint("b")
+    there = SocketTransport("b", network)
 
     async def on_link(link):
         far.set_result(link)
 
     there.listen(on_link)
-    transport = limited(network.endpoint("a"), rates, clock, clock.pause)
+    transport = limited(SocketTransport("a", network), rates, clock, clock.pause)
     return await transport.connect("b", {"job": "j"}), await far, transport
 
 
@@ -63,15 +63,15 @@ def test_frames_leave_one_after_the_other_at_the_rate():
 def test_all_links_of_a_process_share_its_uplink():
     async def run():
         clock = ManualClock()
-        network = FaultyNetwork()
+        network: dict[str, SocketTransport] = {}
         links = []
 
         async def on_link(link):
             pass
 
-        transport = limited(network.endpoint("a"), {"bandwidth": 1e6}, clock, clock.pause)
+        transport = limited(SocketTransport("a", network), {"bandwidth": 1e6}, clock, clock.pause)
         for address in ("b", "c"):
-            network.endpoint(address).listen(on_link)
+            SocketTransport(address, network).listen(on_link)
             links.append(await transport.connect(address, {"job": "j"}))
         await asyncio.gather(*(link.send(frame(100_000 - 32)) for link in links))
         return clock.now_s
@@ -123,6 +123,5 @@ def test_queued_bytes_are_counted_and_a_closed_link_reports_them():
 
 
 def test_a_job_without_rates_keeps_its_transport():
-    network = FaultyNetwork()
-    transport = network.endpoint("a")
+    transport = SocketTransport("a", {})
     assert limited(transport, {"bandwidth": None, "latency_s": 0.0}, ManualClock()) is transport

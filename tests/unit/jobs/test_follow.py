@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 
@@ -19,7 +18,7 @@ from elasticml.jobs.rpc import JobOutcome
 from elasticml.protocol.job_record import job_record
 from elasticml.report import run_page
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
-from tests.memory_world import World, toy_record
+from tests.sim.small_jobs import VirtualJob, toy_job
 
 STORY = [
     {"t": 0.1, "event": "RoundEnded", "round": 0, "objective": 1.0},
@@ -159,21 +158,15 @@ def saved_record(tmp_path):
     rng = np.random.default_rng(3)
     source = from_arrays(rng.normal(size=(60, 3)), np.sign(rng.normal(size=60)))
     place = tmp_path / "checkpoints"
-    record = toy_record(
+    record = toy_job(
         algorithm={"name": "batch_gradient", "l2": 1e-2},
         absent="auto",
         stop={"rounds": 3},
         checkpoint={"path": str(place), "every_s": 0},
         members={"start": 1, "min": 1},
     )
-
-    async def live():
-        world = World(record, source=source)
-        await world.add()
-        await world.run()
-        return world.shell.record.fields_json()
-
-    return asyncio.run(live())
+    job = VirtualJob(record, source, checkpoints=place).end()
+    return job.agent.record.fields_json()
 
 
 def test_the_run_of_a_lost_scheduler_has_the_last_checkpoints_model(tmp_path):

@@ -4,7 +4,6 @@ optimum.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -19,12 +18,16 @@ import pytest
 
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError
-from elasticml.protocol.job_record import CheckpointPlace
+from elasticml.protocol.job_record import CheckpointPlace, job_record
 from elasticml.runtime.checkpoints import checkpoint_store, checkpoint_writer
 from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
-from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
+from elasticml.runtime.checkpoints.checkpoint_store import (
+    checkpoint_of,
+    read_checkpoint,
+    write_checkpoint,
+)
 from elasticml.training.checkpoint import check_same_job
-from tests.memory_world import World
+from tests.sim.small_jobs import VirtualJob
 
 N_ROWS, N_COLUMNS = 400, 12
 BATCH_GRADIENT = {"name": "batch_gradient", "optimizer": "gd", "l2": 1e-2}
@@ -55,45 +58,44 @@ def record(place: Path, algorithm: dict[str, Any], **changes: Any) -> dict[str, 
 
 
 def run(
-    record: dict[str, Any],
-    *,
-    source: Any = None,
-    members: int | None = None,
-    turn: Callable[[World, int], None] = lambda world, k: None,
-    at_end: Callable[[World], None] = lambda world: None,
-) -> World:
-    """Run a job to its end."""
-
-    async def live() -> World:
-        world = World(record, source=source or rows())
-        for _ in range(members or record["members"]["start"]):
-            await world.add()
-        await world.run(lambda k: turn(world, k))
-        at_end(world)
-        return world
-
-    world = asyncio.run(live())
-    assert world.shell.state == "done", world.shell.error
-    return world
+    record: dict[str, Any], source: Any = None, turn: Callable[[VirtualJob], object] = id
+) -> VirtualJob:
+    """Run a job to its end; ``turn`` is called whenever its story has grown."""
+    job = begun(record, source)
+    job.until(lambda: bool(turn(job)) and job.agent.ended.is_set())
+    job.end()
+    assert job.agent.state == "done", job.agent.error
+    return job
 
 
-def cut(record: dict[str, Any], place: Path, at_round: int, source: Any = None) -> World:
+def begun(record: dict[str, Any], source: Any = None) -> VirtualJob:
+    source = source or rows()
+    checkpoint = checkpoint_of(job_record({**record, "data": source.spec()}))
+    place = Path(record["checkpoint"]["path"])
+    return VirtualJob(
+        record, source, resumed=checkpoint, checkpoints=place, check_every_event=False
+    )
+
+
+def cut(record: dict[str, Any], place: Path, at_round: int) -> VirtualJob:
     """Run a job, and copy the state that a kill -9 in a round would leave to ``place``."""
+    return run(record, turn=copier(record, place, at_round))
 
-    def copy(world: World, k: int) -> None:
-        if world.shell.machine.state.round >= at_round and not place.exists():
+
+def copier(record: dict[str, Any], place: Path, at_round: int) -> Callable[[VirtualJob], bool]:
+    def copy(job: VirtualJob) -> bool:
+        if job.agent.machine.state.round >= at_round and not place.exists():
             # The claim of a killed process is free; this process lives.
             shutil.copytree(
                 record["checkpoint"]["path"], place, ignore=shutil.ignore_patterns("attempt-*")
             )
+        return True
 
-    return run(record, source=source, turn=copy)
+    return copy
 
 
-def coef(world: World) -> Any:
-    training = world.shell.driver_session.training
-    assert training is not None
-    return training.last_arrays()["coef"]
+def coef(job: VirtualJob) -> Any:
+    return job.result().arrays["coef"]
 
 
 def resumed(place: Path, algorithm: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -106,8 +108,8 @@ def test_descent_without_a_line_search_resumes_bit_for_bit(tmp_path: Path, step:
     whole = cut(record(tmp_path / "whole", algorithm), tmp_path / "cut", at_round=12)
     again = run(resumed(tmp_path / "cut", algorithm))
     assert np.array_equal(coef(whole), coef(again))
-    assert [r["objective"] for r in whole.shell.journal.rows] == [
-        r["objective"] for r in again.shell.journal.rows
+    assert [r["objective"] for r in whole.agent.journal.rows] == [
+        r["objective"] for r in again.agent.journal.rows
     ]
 
 
@@ -123,9 +125,9 @@ def test_descent_with_a_line_search_resumes_up_to_rounding(
     again = run(resumed(tmp_path / "cut", algorithm))
     assert np.allclose(coef(whole), coef(again), rtol=1e-9, atol=0.0)
     # Their memory of former rounds is in the checkpoint: the rounds are the same.
-    rows = [[r["objective"] for r in w.shell.journal.rows[: at_round + 6]] for w in (whole, again)]
+    rows = [[r["objective"] for r in w.agent.journal.rows[: at_round + 6]] for w in (whole, again)]
     assert rows[0] == pytest.approx(rows[1], rel=1e-10)
-    steps = [[r["step"] for r in w.shell.journal.rows[: at_round + 3]] for w in (whole, again)]
+    steps = [[r["step"] for r in w.agent.journal.rows[: at_round + 3]] for w in (whole, again)]
     assert steps[0] == pytest.approx(steps[1], rel=1e-9)
 
 
@@ -143,7 +145,7 @@ def test_a_checkpoint_has_the_model_of_its_round(tmp_path: Path, algorithm: dict
     world = run(record(tmp_path / "place", algorithm, **settings))
     checkpoint = read_checkpoint(str(tmp_path / "place"))
     assert checkpoint is not None
-    model, kept = checkpoint.resume_point.model, world.shell.journal.snapshots[checkpoint.round]
+    model, kept = checkpoint.resume_point.model, world.agent.journal.snapshots[checkpoint.round]
     assert kept
     for name, array in kept.items():
         np.testing.assert_array_equal(model[name], array)
@@ -153,7 +155,7 @@ def test_a_checkpoint_has_the_model_of_its_round(tmp_path: Path, algorithm: dict
 def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
     cut(record(tmp_path / "whole", BATCH_GRADIENT), tmp_path / "cut", at_round=12)
     again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, reached={"round": 15, "seconds": 2.0}))
-    journal = again.shell.journal
+    journal = again.agent.journal
     assert [row["round"] for row in journal.rows] == [*range(30), 30]
     assert [r["round"] for r in again.events("RoundEnded")] == list(range(30))
     joined = [r["member"] for r in again.events("MemberJoined")]
@@ -163,8 +165,8 @@ def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
     (event_record,) = again.events("JobResumed")
     assert (event_record["attempt"], event_record["members"]) == (2, ["0.1", "1.1", "2.1"])
     assert event_record["repeated_rounds"] == 15 - event_record["round"]
-    assert again.shell.driver_session.summary["attempts"] == 2
-    assert again.shell.driver_session.summary["members"]["start"] == 3
+    assert again.agent.driver_session.summary["attempts"] == 2
+    assert again.agent.driver_session.summary["members"]["start"] == 3
 
 
 @pytest.mark.parametrize(
@@ -179,11 +181,11 @@ def test_cocoa_resumes_to_a_certified_gap_with_other_members(tmp_path: Path, los
     best = result.resume_point.resume.values["best"]
     changed = {"stop": stop, "members": {"start": 2, "min": 1}}
     again = run(resumed(tmp_path / "cut", algorithm, **changed))
-    summary = again.shell.driver_session.summary
+    summary = again.agent.driver_session.summary
     assert summary["gap"] <= 1e-6
     assert not summary["gap_is_bound"]
     # The gap of the best objectives never grows, not even between the two processes.
-    gaps = [row["gap_best"] for row in again.shell.journal.rows if row.get("gap_best")]
+    gaps = [row["gap_best"] for row in again.agent.journal.rows if row.get("gap_best")]
     assert gaps == sorted(gaps, reverse=True)
     assert max(gaps[result.round :]) <= best["primal"] - best["dual"]
 
@@ -192,29 +194,24 @@ def test_a_frozen_gap_stays_certified(tmp_path: Path) -> None:
     stop = {"rounds": 300, "gap": 1e-6}
     settings = {"stop": stop, "absent": "freeze"}
     cut(record(tmp_path / "whole", COCOA, **settings), tmp_path / "cut", at_round=5)
-    summary = run(resumed(tmp_path / "cut", COCOA, **settings)).shell.driver_session.summary
+    summary = run(resumed(tmp_path / "cut", COCOA, **settings)).agent.driver_session.summary
     assert summary["gap"] <= 1e-6
 
 
 def test_absent_examples_are_all_present_after_resuming(tmp_path: Path) -> None:
     place = tmp_path / "whole"
     lost = record(place, BATCH_GRADIENT, faults=[{"round": 5, "lose": 2}])
-
-    def copy(world: World, k: int) -> None:
-        if world.shell.machine.state.round >= 9 and not (tmp_path / "cut").exists():
-            shutil.copytree(place, tmp_path / "cut")
-
-    run(lost, turn=copy)
+    run(lost, turn=copier(lost, tmp_path / "cut", 9))
     rounds = {"rounds": 60}
     again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, stop=rounds))
-    rows = again.shell.journal.rows
+    rows = again.agent.journal.rows
     kinds = [row["objective_kind"] for row in rows]
     assert "estimated" in kinds[5:9]
     assert set(kinds[10:]) == {"exact"}
     assert rows[-1]["absent_examples"] == 0
     undisturbed = run(record(tmp_path / "calm", BATCH_GRADIENT, stop=rounds))
     assert rows[-1]["objective"] == pytest.approx(
-        undisturbed.shell.journal.rows[-1]["objective"], rel=1e-6
+        undisturbed.agent.journal.rows[-1]["objective"], rel=1e-6
     )
 
 
@@ -230,7 +227,7 @@ def test_models_kept_for_evaluation_and_policy_state_are_in_the_checkpoint(tmp_p
     assert sorted(result.snapshots) == [0, 4, 8, 12]
     assert result.resume_point.machine["policies"]["tune_local_work"]["since_round"] > 0
     again = run(resumed(tmp_path / "cut", COCOA, **settings))
-    kept, before = again.shell.journal.snapshots, whole.shell.journal.snapshots
+    kept, before = again.agent.journal.snapshots, whole.agent.journal.snapshots
     assert sorted(kept) == sorted(before)
     assert all(np.array_equal(kept[r]["coef"], before[r]["coef"]) for r in (0, 4, 8, 12))
 
@@ -244,8 +241,8 @@ def test_two_checkpoints_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -
     assert sum(name.startswith("journal-") for name in names) <= 8
     newest = read_checkpoint(str(place))
     assert newest is not None
-    assert list(newest.story) == world.shell.journal.story[: newest.resume_point.story]
-    assert list(newest.rows) == world.shell.journal.rows[: newest.resume_point.rows]
+    assert list(newest.story) == world.agent.journal.story[: newest.resume_point.story]
+    assert list(newest.rows) == world.agent.journal.rows[: newest.resume_point.rows]
     last = place / max(name for name in names if name.startswith("checkpoint-"))
     good = last.read_bytes()
     # No digest covers the first line: a changed version does not hide the older checkpoint.
@@ -287,8 +284,8 @@ def test_a_job_resumes_without_a_file_that_both_checkpoints_share(
     # Both checkpoints lack it, and the newest is used.
     assert event["round"] in (20, 21)
     assert [shared.name in note for note in event["notes"]] == [True]
-    rows, kept = again.shell.journal.rows, again.shell.journal.snapshots
-    former = {row["round"]: row for row in whole.shell.journal.rows}
+    rows, kept = again.agent.journal.rows, again.agent.journal.snapshots
+    former = {row["round"]: row for row in whole.agent.journal.rows}
     assert [row["objective"] for row in rows] == [former[r["round"]]["objective"] for r in rows]
     if kind == "journal":
         assert 0 < len(rows) < len(former)
@@ -336,9 +333,10 @@ def test_changes_that_prevent_resuming_are_refused_in_one_line(tmp_path: Path) -
 def test_a_missing_checkpoint_folder_is_reported_once_and_the_job_continues(tmp_path: Path) -> None:
     place = tmp_path / "place"
 
-    def take_away(world: World, k: int) -> None:
-        if world.shell.machine.state.round == 5 and place.exists():
+    def take_away(job: VirtualJob) -> bool:
+        if job.agent.machine.state.round == 5 and place.exists():
             shutil.rmtree(place)
+        return True
 
     world = run(record(place, BATCH_GRADIENT), turn=take_away)
     (event_record,) = world.events("CheckpointFailed")
@@ -346,51 +344,25 @@ def test_a_missing_checkpoint_folder_is_reported_once_and_the_job_continues(tmp_
     assert not place.exists()
 
 
-@pytest.mark.parametrize("where", ["write_checkpoint", "_task"])
+@pytest.mark.parametrize("n_failing", [2, 10**6])
 def test_a_checkpoint_that_fails_for_any_reason_is_tried_again(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    n_failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, owner = tmp_path / "place", checkpoint_writer
-    if where == "_task":
-        owner = checkpoint_writer.Checkpointer
-    real, n_calls = getattr(owner, where), 0
+    real, n_calls = write_checkpoint, 0
 
     def failing(*args: Any, **options: Any) -> Any:
         nonlocal n_calls
         n_calls += 1
-        if n_calls in (3, 4):
+        if 3 <= n_calls < 3 + n_failing:
             raise KeyError("a credential")
         return real(*args, **options)
 
-    monkeypatch.setattr(owner, where, failing)
-    world = run(record(place, BATCH_GRADIENT))
-    assert world.shell.state == "done"
-    (failed,) = world.events("CheckpointFailed")
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", failing)
+    job = run(record(tmp_path / "place", BATCH_GRADIENT))
+    (failed,) = job.events("CheckpointFailed")
     assert failed["error"] == "'a credential'"
-    assert world.events("CheckpointWritten")[-1]["round"] > failed["round"]
-
-
-def test_a_job_ends_whose_last_checkpoint_cannot_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*args: Any) -> Any:
-        raise RuntimeError("no state")
-
-    monkeypatch.setattr(checkpoint_writer.Checkpointer, "_task", failing)
-
-    async def cancelled() -> World:
-        world = World(record(tmp_path / "place", BATCH_GRADIENT), source=rows())
-        for _ in range(3):
-            await world.add()
-        await world.until(lambda: len(world.shell.journal.rows) > 3)
-        world.shell.cancel()
-        await world.run()
-        await asyncio.wait_for(world.shell.wind_down(), 60)
-        return world
-
-    world = asyncio.run(cancelled())
-    assert world.shell.state == "cancelled"
-    assert len(world.events("CheckpointFailed")) == 1
+    is_last = job.events("CheckpointWritten")[-1]["round"] < failed["round"]
+    assert is_last == (n_failing > 2)
 
 
 def test_one_of_two_resumes_of_a_place_gets_it_and_the_other_is_told_who_has_it(
@@ -399,59 +371,39 @@ def test_one_of_two_resumes_of_a_place_gets_it_and_the_other_is_told_who_has_it(
     monkeypatch.setattr(checkpoint_store, "HANDOVER_S", 0.0)
     place = tmp_path / "cut"
     cut(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12)
-    first, second = asyncio.run(resume_twice(place, at_once=True))
-    assert isinstance(first, World)
-    assert first.shell.state == "done", first.shell.error
-    assert isinstance(second, ConfigError)
-    assert f"job one, driven by process {os.getpid()} on " in second.message
-    # The attempt has ended: the place is free at once.
-    again = run(resumed(place, BATCH_GRADIENT, job="three", stop={"rounds": 45}))
-    assert again.shell.journal.attempts == 3
+    known = job_record(resumed(place, BATCH_GRADIENT))
+    first, second = (AttemptClaim(job, known.checkpoint) for job in ("one", "two"))
+    assert checkpoint_of(known, first) is not None
+    with pytest.raises(ConfigError, match=f"job one, driven by process {os.getpid()} on "):
+        checkpoint_of(known, second)
+    first.release()  # the place is free at once
+    assert checkpoint_of(known, second).attempt == 1
+    assert (first.number, second.number) == (2, 2)
 
 
 def test_a_job_whose_claim_had_ended_touches_no_file_of_the_later_attempt(tmp_path: Path) -> None:
     place = tmp_path / "cut"
     cut(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12)
-    first, second = asyncio.run(resume_twice(place, at_once=False))
-    assert isinstance(first, World)
-    assert isinstance(second, World)
-    assert [world.shell.state for world in (first, second)] == ["done", "done"]
+    stop = {"rounds": 40}
+    first = begun(resumed(place, BATCH_GRADIENT, job="one", stop=stop))
+    first.until(lambda: first.agent.machine.state.round == 20)
+    (claim,) = place.glob("attempt-*.json")
+    values = json.loads(claim.read_bytes())
+    values["renewed_s"] -= values["free_after_s"]
+    claim.write_text(json.dumps(values))
+    second = begun(resumed(place, BATCH_GRADIENT, job="two", stop=stop))
+    second.until(lambda: (place / "attempt-003.json").exists())
+    first.end()
+    checkpoint = read_checkpoint(str(place))
+    assert checkpoint is not None
+    assert checkpoint.notes == ()
+    second.end()
+    assert [job.agent.state for job in (first, second)] == ["done", "done"]
     (failed,) = first.events("CheckpointFailed")
     assert "attempt 2, had ended, and a later attempt writes there" in failed["error"]
     newest = read_checkpoint(str(place))
     assert newest is not None
     assert (newest.attempt, newest.record.job, newest.notes) == (3, "two", ())
-
-
-async def resume_twice(place: Path, *, at_once: bool) -> list[World | BaseException]:
-    """Resume two jobs from one place; see that each checkpoint that can be read is whole.
-
-    Unless ``at_once``, the first one is stopped, for as long as its claim lasts, in round 20.
-    """
-    later: asyncio.Future[World] = asyncio.get_running_loop().create_future()
-
-    def made(job: str) -> World:
-        return World(resumed(place, BATCH_GRADIENT, job=job, stop={"rounds": 40}), source=rows())
-
-    async def resume(job: str) -> World:
-        world = made(job) if job == "one" or at_once else await later
-        for _ in range(3):
-            await world.add()
-        await world.run(lambda k: look(world))
-        return world
-
-    def look(world: World) -> None:
-        checkpoint = read_checkpoint(str(place))
-        assert checkpoint is not None
-        assert checkpoint.notes == ()
-        if world.shell.machine.state.round == 20 and not at_once and not later.done():
-            (claim,) = place.glob("attempt-*.json")
-            values = json.loads(claim.read_bytes())
-            values["renewed_s"] -= values["free_after_s"]
-            claim.write_text(json.dumps(values))
-            later.set_result(made("two"))  # before the first one can renew its claim
-
-    return await asyncio.gather(resume("one"), resume("two"), return_exceptions=True)
 
 
 def test_the_claim_of_a_dead_process_is_free_and_its_job_may_take_it_over(tmp_path: Path) -> None:
@@ -475,7 +427,7 @@ def test_the_claim_of_a_dead_process_is_free_and_its_job_may_take_it_over(tmp_pa
 #: Claims a place, and ends without releasing it.
 CLAIMS = """
 import sys
-from elasticml.protocol.job_record import CheckpointPlace
+from elasticml.protocol.job_record import CheckpointPlace, job_record
 from elasticml.runtime.checkpoints.attempt_claim import AttemptClaim
 claim = AttemptClaim("old", CheckpointPlace(path=sys.argv[1], every_s=0.0))
 claim.take()

@@ -19,7 +19,7 @@ from elasticml.data.readers.convert import convert
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore
-from tests.memory_world import World, toy_record
+from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.unit.data.chunks.test_lazy_body import damaged_chunk, mapped_chunk, random_chunk
 
 
@@ -221,21 +221,16 @@ def test_a_damaged_body_is_detected_when_it_is_loaded() -> None:
     assert (store.ids(), store.held_bytes) == ([], 0)
 
 
-@pytest.mark.asyncio
-async def test_a_job_fails_when_a_file_that_it_maps_is_written_to(tmp_path: Path) -> None:
+def test_a_job_fails_when_a_file_that_it_maps_is_written_to(tmp_path: Path) -> None:
     labels = np.arange(600.0)
     made = convert(from_arrays(np.ones((600, 1)), labels), tmp_path / "made", chunk_bytes=512)
-    world = World(toy_record(members={"start": 3, "min": 1}), source=made)
-    for _ in range(3):
-        await world.add()
-    await world.until(lambda: len(world.shell.journal.rows) > 3)
+    job = VirtualJob(toy_job(members={"start": 3, "min": 1}), made)
+    job.until(lambda: len(job.rows) > 3)
     path = tmp_path / "made" / "000000.chunks"
     byte = path.read_bytes()[-100]
     with path.open("r+b") as stream:
         stream.seek(-100, os.SEEK_END)
         stream.write(bytes([byte ^ 1]))
     os.utime(path, (1, 1))
-    await world.run()
-    assert world.shell.state == "failed"
-    assert "000000.chunks is damaged" in world.shell.error["message"]
-    await world.close()
+    assert job.end().agent.state == "failed"
+    assert "000000.chunks is damaged" in job.agent.error["message"]

@@ -14,7 +14,7 @@ from elasticml.errors import ConfigError, ElasticmlError
 from elasticml.ids import MemberId
 from elasticml.runtime import driver_links as module
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
-from tests.in_memory_network import FaultyNetwork
+from tests.socket_pair import socket_line
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,12 +34,9 @@ class UnresponsiveTransport:
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
-        network = FaultyNetwork(0)
-        network.endpoint(address).listen(self._take)
-        return await network.endpoint("driver").connect(address, hello)
-
-    async def _take(self, link: Link) -> None:
-        self.links.append(link)
+        near, far = socket_line(hello)
+        self.links.append(far)
+        return near
 
 
 class Pauses:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,14 +14,13 @@ from elasticml.ids import ChunkId, ExchangeId, Generation, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.codec import encode
-from elasticml.runtime.member_agent import MemberAgent
-from tests.memory_world import World, toy_record
-
-pytestmark = pytest.mark.asyncio
+from elasticml.sim.virtual_links import VirtualTransport
+from elasticml.sim.virtual_process import VirtualProcess
+from tests.sim.small_jobs import VirtualJob, toy_job
 
 #: The root and an inner node have a child each: three members are enough.
-SMALL = toy_record(
-    algorithm={"name": "tests.toy:ALGORITHM", "rounds": 4}, members={"start": 3, "min": 1}
+SMALL = toy_job(
+    algorithm={"name": "tests.toy:ALGORITHM", "rounds": 12}, members={"start": 3, "min": 1}
 )
 OTHER = MemberId(1, 1)
 TWICE = {"kind": "DataError", "message": "damaged", "fields": {"message": "twice"}}
@@ -66,7 +64,7 @@ ABOUT_ANOTHER = {
     "an attachment": ev.Attached(child=OTHER, generation=Generation(1), has_model=ExchangeId(0)),
     "chunks": ev.ChunksLoaded(member=OTHER, chunks=()),
     "dropped chunks": ev.ChunksDropped(member=OTHER, chunks=()),
-    "a failed move": ev.MoveFailed(member=OTHER, target=MemberId(2, 1), chunks=(), reason="x"),
+    "a failed move": ev.MoveFailed(member=OTHER, target=MemberId(0, 1), chunks=(), reason="x"),
     "an end of a loop": ev.LoopEnded(member=OTHER),
     "another's readiness": ev.Ready(member=OTHER),
     "a computation": ev.Computed(exchange=ExchangeId(1)),
@@ -104,77 +102,74 @@ MALFORMED = {
 FRAMES = {name: control(event) for name, event in ABOUT_ANOTHER.items()} | MALFORMED
 
 
-def agent_of(world: World, address: str) -> MemberAgent:
-    (agent,) = world.hosts[address].agents.values()
-    return agent
+def running(record: dict[str, Any] = SMALL) -> VirtualJob:
+    job = VirtualJob(record)
+    return job.until(lambda: len(job.rows) > 1)
 
 
 @pytest.mark.parametrize("what", FRAMES)
-async def test_what_a_member_may_not_say_fences_it_alone(what: str) -> None:
-    world = World(SMALL)
-    for _ in range(3):
-        await world.add()
-    await world.until(lambda: len(world.shell.journal.rows) > 1)
-    liar = agent_of(world, "w2")
-    assert liar.me is not None
-    frame = FRAMES[what](liar.me)
+def test_what_a_member_may_not_say_fences_it_alone(what: str) -> None:
+    job = running()
+    liar = job.world.workers.serving()[2]
+    me = liar.me
+    assert me is not None
+    frame = FRAMES[what](me)
     if frame.kind == Kind.PARTIAL:
-        await world.until(lambda: world.shell.machine.exchanges.running is not None)
-        running = world.shell.machine.exchanges.running
-        assert running is not None
+        exchanges = job.agent.machine.exchanges
+        job.until(lambda: exchanges.running is not None)
         frame = Frame(
-            kind=frame.kind, exchange=running.id, prefix=frame.prefix, payload=frame.payload
+            kind=frame.kind,
+            exchange=exchanges.running.id,
+            prefix=frame.prefix,
+            payload=frame.payload,
         )
-    liar._driver.send(frame)
-    await world.run()
-    assert world.shell.state == "done", world.shell.error
-    lost = world.events("MemberLost")
-    assert [record["member"] for record in lost] == [str(liar.me)], what
+    job.world.loop.after(0.0, liar.process.enter, liar.agent._driver.send, frame)
+    job.end()
+    assert job.agent.state == "done", job.agent.error
+    lost = job.events("MemberLost")
+    assert [record["member"] for record in lost] == [str(me)], what
     assert lost[0]["reason"] not in ("closed", "x")
-    await world.close()
 
 
-async def test_a_worker_arrives_where_the_driver_has_reached_it() -> None:
+class Liar:
+    """A process that tells the driver that it has arrived, and notes when its link is closed."""
+
+    def __init__(self, job: VirtualJob, **fields: Any) -> None:
+        workers = job.world.workers
+        body = {"type": "Arrive", "host": "here", "pid": 7, "threads": 1, "nodes": [1], **fields}
+        process = VirtualProcess(job.world.environment, "sim://9", "here")
+        workers.processes["sim://9"] = process
+        transport = VirtualTransport(process, workers.processes, None)
+        self.is_closed = False
+
+        async def lie(link: Link) -> None:
+            await link.send(Frame(kind=Kind.CONTROL, prefix=body))
+            try:
+                while True:
+                    await link.receive(lambda header, prefix: bytearray(header.payload_bytes))
+            except LinkClosedError:
+                self.is_closed = True
+
+        process.enter(transport.listen, lie)
+        job.world.loop.after(0.0, job.world.driver.invite, "sim://9")
+
+
+def test_a_worker_arrives_where_the_driver_has_reached_it() -> None:
     """A worker that named another's address took that member's place."""
-    world = World(SMALL)
-    for _ in range(3):
-        await world.add()
-    await world.until(lambda: len(world.shell.journal.rows) > 1)
-    before = world.shell.machine.state.membership.at("w1")
-    body = {"address": "w1", "host": "here", "pid": 7, "threads": 1, "nodes": [1]}
-
-    async def lie(link: Link) -> None:
-        await link.send(Frame(kind=Kind.CONTROL, prefix={"type": "Arrive", **body}))
-        await asyncio.Event().wait()
-
-    world.network.endpoint("w9").listen(lie)
-    world.shell.invite("w9")
-    membership = world.shell.machine.state.membership
-    await world.until(lambda: membership.at("w9") is not None)
-    assert membership.at("w1") is before
-    await world.close()
+    job = running()
+    membership = job.agent.machine.state.membership
+    before = membership.at("sim://1")
+    Liar(job, address="sim://1")
+    job.until(lambda: membership.at("sim://9") is not None)
+    assert membership.at("sim://1") is before
 
 
 @pytest.mark.parametrize(
     "wrong", [{"slot": -1}, {"slot": 2**40}, {"threads": 0}, {"cpu": 7}, {"limit_bytes": "much"}]
 )
-async def test_an_arrival_that_does_not_fit_closes_its_link(wrong: dict[str, Any]) -> None:
-    world = World(SMALL)
-    for _ in range(3):
-        await world.add()
-    body = {"host": "here", "pid": 7, "threads": 1, "nodes": [1], **wrong}
-    closed = asyncio.Event()
-
-    async def lie(link: Link) -> None:
-        await link.send(Frame(kind=Kind.CONTROL, prefix={"type": "Arrive", **body}))
-        with pytest.raises(LinkClosedError):
-            await link.receive(lambda header, prefix: pytest.fail("no payload is wanted"))
-        closed.set()
-
-    world.network.endpoint("w9").listen(lie)
-    world.shell.invite("w9")
-    await world.until(closed.is_set)
-    await world.run()
-    assert world.shell.state == "done"
-    assert len(world.events("MemberJoined")) == 3
-    await world.close()
+def test_an_arrival_that_does_not_fit_closes_its_link(wrong: dict[str, Any]) -> None:
+    job = running()
+    liar = Liar(job, **wrong)
+    job.until(lambda: liar.is_closed).end()
+    assert job.agent.state == "done"
+    assert len(job.events("MemberJoined")) == 3

@@ -21,9 +21,7 @@ from elasticml.algorithms.base import (
 )
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
-from tests.memory_world import World, toy_record
-
-pytestmark = pytest.mark.asyncio
+from tests.sim.small_jobs import VirtualJob, toy_job
 
 
 class DividingSolver:
@@ -93,39 +91,32 @@ LOOP = Algorithm(name="loop", trainer=trainer, solver=LoopSolver)
 UNKNOWN = Algorithm(name="unknown", trainer=unknown_trainer, solver=DividingSolver)
 
 
-async def job_of(algorithm: str, keeps: bool = False) -> World:
+def job_of(algorithm: str, keeps: bool = False) -> VirtualJob:
     options = {"name": f"{__name__}:{algorithm}", "row": 100, "keeps": keeps}
-    world = World(toy_record(algorithm=options, members={"start": 3, "min": 1}))
-    for _ in range(3):
-        await world.add()
-    await world.run()
-    return world
+    return VirtualJob(toy_job(algorithm=options, members={"start": 3, "min": 1})).end()
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-async def test_the_error_names_round_member_and_chunk(keeps: bool) -> None:
-    world = await job_of("ALGORITHM", keeps)
-    assert world.shell.state == "failed"
-    error = world.shell.error
+def test_the_error_names_round_member_and_chunk(keeps: bool) -> None:
+    job = job_of("ALGORITHM", keeps)
+    assert job.agent.state == "failed"
+    error = job.agent.error
     assert error["fields"]["reason"] == "diverged"
     assert "not finite after round 3" in error["message"]
     chunk = re.escape(DividingSolver.at_fault)
     assert re.search(rf"the partial of member \d\.1 over chunk {chunk} has NaN", error["message"])
-    await world.close()
 
 
-async def test_no_second_solver_of_an_algorithm_that_waits_for_its_own_thread() -> None:
-    world = await job_of("LOOP")
-    message = world.shell.error["message"]
+def test_no_second_solver_of_an_algorithm_that_waits_for_its_own_thread() -> None:
+    job = job_of("LOOP")
+    message = job.agent.error["message"]
     assert re.search(r"not finite after round 3.*the partial of member \d\.1 has NaN", message)
     assert len(LoopSolver.instances) == 3
-    await world.close()
 
 
-async def test_what_is_unknown_in_every_round_is_looked_into_once() -> None:
+def test_what_is_unknown_in_every_round_is_looked_into_once() -> None:
     DividingSolver.computed = 0
-    world = await job_of("UNKNOWN")
-    assert world.shell.state == "done"
-    n_chunks = len(world.shell.machine.state.ledger.info)
+    job = job_of("UNKNOWN")
+    assert job.agent.state == "done"
+    n_chunks = len(job.agent.machine.state.ledger.info)
     assert 3 * 12 < DividingSolver.computed <= 3 * 12 + n_chunks
-    await world.close()

@@ -13,7 +13,7 @@ from elasticml.report.status import JobStatus
 from elasticml.runtime import scheduler_plugin
 from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 from elasticml.story.records import MemberSpare
-from tests.memory_world import World, toy_record
+from tests.sim.small_jobs import VirtualJob, toy_job
 
 
 class LocalHandle(Handle):
@@ -27,19 +27,9 @@ class LocalHandle(Handle):
         return asyncio.run(self.plugin.poll(self.job_id, **arguments))
 
 
-async def ended_world() -> World:
-    world = World(toy_record())
-    for _ in range(6):
-        await world.add()
-    world.shell.driver_session.open(0.0)
-    await world.run()
-    await world.close()
-    return world
-
-
 def test_long_story_comes_in_parts_and_its_status_is_the_last(monkeypatch):
     monkeypatch.setattr(scheduler_plugin, "POLLED_MAX", 7)
-    shell = asyncio.run(ended_world()).shell
+    shell = VirtualJob(toy_job()).end().agent
     plugin = ElasticmlScheduler()
     plugin._jobs = {shell.job: shell}
     handle = LocalHandle(plugin, shell.job)
@@ -67,8 +57,7 @@ def test_records_that_arrive_meanwhile_are_in_one_answer(monkeypatch):
     monkeypatch.setattr(scheduler_plugin, "GATHERED_S", 3600.0)
 
     async def asked() -> list[dict[str, Any]]:
-        world = World(toy_record())
-        shell, plugin = world.shell, ElasticmlScheduler()
+        shell, plugin = VirtualJob(toy_job()).agent, ElasticmlScheduler()
         plugin._jobs = {shell.job: shell}
         answer = asyncio.ensure_future(plugin.poll(shell.job, wait_s=3600.0))
         for member in ("0.1", "1.1"):
@@ -78,7 +67,6 @@ def test_records_that_arrive_meanwhile_are_in_one_answer(monkeypatch):
         await asyncio.sleep(0)
         shell.ended.set()
         records = (await answer)["records"]
-        await world.close()
         return list(records)
 
     assert [record["member"] for record in asyncio.run(asked())] == ["0.1", "1.1"]

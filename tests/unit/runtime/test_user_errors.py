@@ -18,7 +18,7 @@ import pytest
 from elasticml.data.readers.files import missing
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.executors import BriefRunner, Repeated, ThreadRunner
-from tests.memory_world import World, toy_record
+from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.toy import ALGORITHM, ToySolver, toy_trainer
 
 
@@ -99,25 +99,20 @@ def trainer_that_raises(settings: Any, facts: Any, absent: str) -> Any:
 RAISING = replace(ALGORITHM, name="raising", solver=RaisingSolver, trainer=raising_trainer)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
     "place", ["solver", "solver's start", "trainer", "trainer's start", "policy"]
 )
-async def test_a_job_fails_with_the_exception_of_its_users_code(place: str, fault: str) -> None:
+def test_a_job_fails_with_the_exception_of_its_users_code(place: str, fault: str) -> None:
     algorithm = {"name": f"{__name__}:RAISING"}
-    world = World(toy_record(algorithm=algorithm, policies=[f"{__name__}:RaisingPolicy"]))
+    job = VirtualJob(toy_job(algorithm=algorithm, policies=[f"{__name__}:RaisingPolicy"]))
     with raising(place, fault):
-        for _ in range(6):
-            await world.add()
-        await world.run()
-    assert world.shell.state == "failed"
-    assert world.shell.error is not None
-    message = world.shell.error["message"]
+        job.end()
+    assert job.agent.state == "failed"
+    message = job.agent.error["message"]
     assert f" failed: {fault.partition(' ')[0]}: " in message
     assert "(test_user_errors.py:" in message
-    assert world.events("MemberLost") == []
-    await world.close()
+    assert job.events("MemberLost") == []
 
 
 @pytest.mark.asyncio
@@ -151,17 +146,13 @@ class FaultyHostSolver(ToySolver):
 FAULTY_HOST = replace(ALGORITHM, name="faulty-host", solver=FaultyHostSolver)
 
 
-async def faulty(faults: list[BaseException], n: int) -> World:
-    algorithm = {"name": f"{__name__}:FAULTY_HOST"}
-    world = World(toy_record(algorithm=algorithm, absent="ignore", members={"start": n}))
+def faulty(faults: list[BaseException], n: int) -> VirtualJob:
     FaultyHostSolver.faults = list(faults)
-    for _ in range(n):
-        await world.add()
-    await world.run()
-    return world
+    algorithm = {"name": f"{__name__}:FAULTY_HOST"}
+    members = {"start": n, "min": 1}
+    return VirtualJob(toy_job(algorithm=algorithm, absent="ignore", members=members)).end()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "faults",
     [
@@ -172,32 +163,27 @@ async def faulty(faults: list[BaseException], n: int) -> World:
         [OSError(5, "Input/output error"), MemoryError("no room")],
     ],
 )
-async def test_a_fault_of_one_host_excludes_its_member_for_good(faults: list[BaseException]):
-    world = await faulty(faults, 6)
-    assert (world.shell.state, world.shell.error) == ("done", None)
-    lost = [record["reason"] for record in world.events("MemberLost")]
+def test_a_fault_of_one_host_excludes_its_member_for_good(faults: list[BaseException]):
+    job = faulty(faults, 6)
+    assert (job.agent.state, job.agent.error) == ("done", None)
+    lost = [record["reason"] for record in job.events("MemberLost")]
     assert len(lost) == len(faults)
     for fault, reason in zip(reversed(faults), lost, strict=True):
         assert f" failed: {type(fault).__name__}: {fault} (test_user_errors.py:" in reason
-    assert len(world.events("MemberJoined")) == 6
-    await world.close()
+    assert len(job.events("MemberJoined")) == 6
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("n", [1, 6])
-async def test_a_fault_of_every_host_is_that_of_the_job(n: int):
+def test_a_fault_of_every_host_is_that_of_the_job(n: int):
     faults = [FileNotFoundError(2, "No such file"), PermissionError(13, "Permission denied")]
-    world = await faulty(faults, n)
-    assert world.shell.state == "failed"
-    assert world.shell.error is not None
-    assert "(test_user_errors.py:" in world.shell.error["message"]
-    assert len(world.events("MemberLost")) == min(1, n - 1)
-    await world.close()
+    job = faulty(faults, n)
+    assert job.agent.state == "failed"
+    assert "(test_user_errors.py:" in job.agent.error["message"]
+    assert len(job.events("MemberLost")) == min(1, n - 1)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("n_hosts", [1, 6])
-async def test_a_mount_that_one_host_lacks_excludes_it(monkeypatch: Any, n_hosts: int):
+def test_a_mount_that_one_host_lacks_excludes_it(monkeypatch: Any, n_hosts: int):
     lacking: set[ChunkStore] = set()
     read = ChunkStore.read
 
@@ -209,19 +195,15 @@ async def test_a_mount_that_one_host_lacks_excludes_it(monkeypatch: Any, n_hosts
         return read(store, *args)
 
     monkeypatch.setattr(ChunkStore, "read", reads)
-    world = World(toy_record())
-    for _ in range(6):
-        await world.add()
-    await world.run()
-    assert world.shell.state == ("done" if n_hosts == 1 else "failed")
-    (lost,) = world.events("MemberLost")
+    job = VirtualJob(toy_job()).end()
+    assert job.agent.state == ("done" if n_hosts == 1 else "failed")
+    (lost,) = job.events("MemberLost")
     wanted = (
         f"data file /mnt/data.csv does not exist on host {socket.gethostname()}, where a worker"
     )
     assert lost["reason"].startswith(wanted)
     if n_hosts > 1:
-        assert world.shell.error["message"].startswith(wanted)
-    await world.close()
+        assert job.agent.error["message"].startswith(wanted)
 
 
 class Chunks:
@@ -241,20 +223,16 @@ class KeepingSolver(ToySolver):
 KEEPING = replace(ALGORITHM, name="keeping", solver=KeepingSolver)
 
 
-@pytest.mark.asyncio
-async def test_an_error_keeps_nothing_of_the_frames_that_it_passed():
+def test_an_error_keeps_nothing_of_the_frames_that_it_passed():
     """No collector runs on an idle worker, where a spill file stayed open."""
-    world = World(toy_record(algorithm={"name": f"{__name__}:KEEPING"}, members={"start": 2}))
+    algorithm = {"name": f"{__name__}:KEEPING"}
     gc.disable()
     try:
-        for _ in range(2):
-            await world.add()
-        await world.run()
+        VirtualJob(toy_job(algorithm=algorithm, members={"start": 2, "min": 1})).end()
         assert KeepingSolver.held
         assert [held() for held in KeepingSolver.held] == [None] * len(KeepingSolver.held)
     finally:
         gc.enable()
-    await world.close()
 
 
 @pytest.mark.asyncio

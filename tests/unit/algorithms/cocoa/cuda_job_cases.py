@@ -11,7 +11,7 @@ import pytest
 import elasticml as em
 from elasticml.algorithms.cocoa import cuda_solver, device_selection
 from elasticml.data.readers.arrays import from_arrays
-from tests.memory_world import World, toy_record
+from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
 
 GAP = 1e-5
@@ -30,7 +30,7 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 def record(device: str, loss: str = "hinge", **more: Any) -> dict[str, Any]:
     algorithm = {"name": "cocoa", "loss": loss, "l2": 0.5, "device": device, **more}
-    return toy_record(
+    return toy_job(
         algorithm=algorithm,
         absent="reload",
         chunk_bytes=512,
@@ -39,7 +39,7 @@ def record(device: str, loss: str = "hinge", **more: Any) -> dict[str, Any]:
     )
 
 
-async def ended(world: World, kills: int = 0) -> list[dict[str, Any]]:
+def ended(world: VirtualJob, kills: int = 0) -> list[dict[str, Any]]:
     """Run the world's job to its end; optionally kill a member after this many rounds.
 
     Returns
@@ -47,49 +47,37 @@ async def ended(world: World, kills: int = 0) -> list[dict[str, Any]]:
     list of dict
         The rounds of the story.
     """
-    killed = False
-
-    def turn(_: int) -> None:
-        nonlocal killed
-        if kills and not killed and len(world.events("RoundEnded")) >= kills:
-            killed = True
-            world.kill("w1")
-
-    for _ in range(3):
-        await world.add()
-    await world.run(turn)
-    await world.settle()
-    rows, summary = world.events("RoundEnded"), world.shell.driver_session.summary
-    await world.close()
+    if kills:
+        world.until(lambda: len(world.events("RoundEnded")) >= kills)
+        world.world.workers.serving()[1].kill()
+    world.end()
+    rows, summary = world.events("RoundEnded"), world.result().summary
     assert summary["gap"] <= GAP
     assert summary["cuda_rounds"] == sum("on_cuda" in row for row in rows)
     return rows
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic", "squared"])
-async def test_a_job_on_cuda_is_certified_and_says_where_it_was_solved(loss: str) -> None:
-    rows = await ended(World(record("cuda", loss, intercept=True), source=from_arrays(X, Y)))
+def test_a_job_on_cuda_is_certified_and_says_where_it_was_solved(loss: str) -> None:
+    rows = ended(VirtualJob(record("cuda", loss, intercept=True), from_arrays(X, Y)))
     passes = em.CoCoA(loss=loss).epochs
     assert [row["on_cuda"] for row in rows] == [48.0 * passes] * len(rows)
     assert [row["visited"] for row in rows] == [48.0 * passes] * len(rows)
 
 
-@pytest.mark.asyncio
-async def test_certificates_stay_exact_when_a_member_is_killed(
+def test_certificates_stay_exact_when_a_member_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device_selection, "AUTO_VALUES_MIN", 1)
-    world = World(record("auto"), source=from_arrays(X, Y))
-    rows = await ended(world, kills=2)
+    world = VirtualJob(record("auto"), from_arrays(X, Y))
+    rows = ended(world, kills=2)
     assert len(world.events("MemberLost")) == 1
     assert rows[-1]["on_cuda"] == 48.0
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-async def test_the_cpu_is_used_on_request_or_for_small_data(
+def test_the_cpu_is_used_on_request_or_for_small_data(
     device: str,
 ) -> None:
-    rows = await ended(World(record(device), source=from_arrays(X, Y)))
+    rows = ended(VirtualJob(record(device), from_arrays(X, Y)))
     assert all("on_cuda" not in row for row in rows)

@@ -17,8 +17,9 @@ from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.objectives.dual_kernels import logistic_newton_step
-from tests.memory_world import World, toy_record
+from elasticml.specification.algorithms import CoCoA, settings_from_section
 from tests.serial_world import facts_of, split_rows
+from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.unit.algorithms.cocoa.test_solver import ask
 
 HERE = Path(__file__).parent
@@ -70,16 +71,10 @@ def test_a_process_without_a_gpu_reports_it_and_computes_on_the_cpu() -> None:
 
 
 @NO_GPU
-@pytest.mark.asyncio
-async def test_a_job_that_asks_for_a_gpu_fails_in_one_line_where_there_is_none() -> None:
+def test_a_job_that_asks_for_a_gpu_fails_in_one_line_where_there_is_none() -> None:
     algorithm = {"name": "cocoa", "loss": "hinge", "l2": 0.1, "device": "cuda"}
-    record = toy_record(algorithm=algorithm, absent="reload", members={"start": 2, "min": 1})
-    world = World(record, source=from_arrays(np.eye(8), np.array([1.0, -1.0] * 4)))
-    for _ in range(2):
-        await world.add()
-    await world.run()
-    error = world.shell.driver_session.error
-    await world.close()
+    record = toy_job(algorithm=algorithm, absent="reload", members={"start": 2, "min": 1})
+    error = VirtualJob(record, from_arrays(np.eye(8), np.array([1.0, -1.0] * 4))).end().agent.error
     assert error is not None
     assert error["message"].startswith("algorithm.device is cuda, which this process cannot use (")
     assert "\n" not in error["message"]
