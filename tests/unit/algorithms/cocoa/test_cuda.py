@@ -17,7 +17,6 @@ from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.objectives.dual_kernels import logistic_newton_step
-from elasticml.specification.algorithms import CoCoA, settings_from_section
 from tests.serial_world import facts_of, split_rows
 from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.unit.algorithms.cocoa.test_solver import ask
