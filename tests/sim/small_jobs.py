@@ -94,7 +94,7 @@ class VirtualJob(Simulation):
     ----------
     record : mapping
     source : Source, optional
-        By default 600 rows of the toy algorithm.
+        By default 120 rows of the toy algorithm.
     world : mapping, optional
         Options of the world.
     **more
@@ -109,7 +109,7 @@ class VirtualJob(Simulation):
         world: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        source = source or from_arrays(np.ones((600, 1)), np.arange(600.0))
+        source = source or from_arrays(np.ones((120, 1)), np.arange(120.0))
         options = options_from_section(world)
         super().__init__(
             {**record, "data": source.spec()},

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from elasticml.algorithms.async_sgd.address_book import AddressBook
 from elasticml.algorithms.async_sgd.base import Mail, Mailbox
@@ -16,6 +17,7 @@ from elasticml.protocol.commands import Peers
 from elasticml.runtime.async_mode.async_gossip import (
     LINKS_MAX,
     SHUN_S,
+    STUCK_S,
     TURN_S,
     AsyncGossip,
     SendQueue,
@@ -23,21 +25,20 @@ from elasticml.runtime.async_mode.async_gossip import (
 from elasticml.training.array_buffers import Vector
 from tests.socket_pair import SocketTransport
 
-SHAPES = {"w": (3,)}
 TURNS = 200
 
 
 class Post:
     """A member's gossip; the test controls its loop."""
 
-    def __init__(self, world: World, slot: int, sends: int = 1) -> None:
+    def __init__(self, world: World, slot: int, sends: int = 1, n_values: int = 3) -> None:
         self.me = MemberId(slot, 1)
         self.address = f"w{slot}"
         self.mailbox = Mailbox(slots=50)
         self.state: Vector | None = None
         self.began: list[Mail] = []
         self.errors: list[BaseException] = []
-        self.shapes = SHAPES
+        self.shapes = {"w": (n_values,)}
         self.fail = self.errors.append
         self.transport = transport = SocketTransport(self.address, world.network)
         self.letters = AsyncGossip(
@@ -59,7 +60,7 @@ class Post:
         self.began.append(mail)
 
     def send(self, value: float) -> None:
-        self.send_queue.post(np.full(3, value), None)
+        self.send_queue.post(np.full(self.shapes["w"], value), None)
         self.letters.pump()
 
     def got(self) -> list[float]:
@@ -217,6 +218,25 @@ def test_states_without_recipients_are_counted_and_take_no_slot():
         return undelivered, first.send_queue.fill, len(second.got())
 
     assert play(2, scene) == (5, 0.0, 1)
+
+
+def test_a_stopped_peer_takes_a_slot_for_a_second_and_is_then_excluded():
+    async def scene(world: World) -> tuple[float, ...]:
+        first, second = world.posts
+        second.transport.listen(lambda link: asyncio.sleep(3600.0))  # it never reads
+        first.send(1.0)
+        await world.settle()
+        waiting = first.send_queue.fill
+        while first.send_queue.fill and world.now_s < 9.0:
+            await world.settle()
+        waited_s = world.now_s
+        first.send(2.0)
+        await world.settle()
+        return waiting, waited_s, first.send_queue.fill, first.letters.n_undelivered
+
+    # More than the kernel takes.
+    seen = play(2, scene, n_values=2**18)
+    assert seen == (1 / 8, pytest.approx(STUCK_S, abs=0.3), 0.0, 1)
 
 
 def test_a_newcomer_starts_with_the_state_of_a_peer_that_has_one():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,7 +20,7 @@ from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.readers import files
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
-from elasticml.ids import ChunkId, MemberId
+from elasticml.ids import ChunkId, ExchangeId, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.codec import encode
 from elasticml.runtime.chunks.chunk_store import ChunkStore
@@ -25,6 +28,8 @@ from elasticml.runtime.executors import Runner, ThreadRunner
 from elasticml.runtime.member_agent import MemberAgent
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.worker_context import WorkerContext
+from elasticml.sim.virtual_links import VirtualTransport
+from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.socket_pair import SocketTransport
 from tests.toy import InlineRunner
 
@@ -230,17 +235,55 @@ async def test_a_worker_that_a_job_leaves_stuck_gives_notice_to_later_jobs_until
     host.close()
 
 
-async def test_a_member_computes_with_the_job_s_threads_if_it_sets_them():
+@contextlib.asynccontextmanager
+async def welcomed(**record: object):
+    """Start a member of a job; yield it and the driver's end of its link."""
     network = Network()
     near, far = await open_link(network)
     agent = MemberAgent(far, ChunkStore(), environment(network), None)
     life = asyncio.create_task(agent.run())
     await receive_kind(near, "Arrive")
-    record = {"algorithm": {"name": "tests.toy:ALGORITHM"}, "threads": 3}
+    record = {"algorithm": {"name": "tests.toy:ALGORITHM"}, **record}
     welcome = cmd.Welcome(cause="t", member=ME, arrival=1)
     await tell(near, welcome, record=record, spec=SPEC, n_members=1)
     while agent.collective is None:
         await asyncio.sleep(0)
-    assert (agent.context.threads, agent.context.parallel.n_threads) == (3, 3)
+    yield agent, near
     near.close()
     await life
+
+
+async def test_a_member_computes_with_the_job_s_threads_if_it_sets_them():
+    async with welcomed(threads=3) as (agent, _):
+        assert (agent.context.threads, agent.context.parallel.n_threads) == (3, 3)
+
+
+async def test_a_member_says_for_which_other_job_its_worker_computes():
+    async with welcomed() as (agent, near):
+        agent.context.computing.update({"j", "other-1"})
+        await tell(near, cmd.AskStatus(member=ME, exchange=ExchangeId(1)))
+        assert (await receive_kind(near, "StatusReported"))["busy_with"] == "other-1"
+
+
+async def test_a_closed_member_keeps_no_sums(monkeypatch):
+    """They lay in shared memory for as long as anything referred to the incarnation."""
+    sums = []
+
+    def lendable(self: VirtualTransport, nbytes: int) -> np.ndarray:
+        array = np.empty(nbytes // 8)
+        if self.address != "driver":
+            sums.append(weakref.ref(array))
+        return array
+
+    monkeypatch.setattr(VirtualTransport, "lendable", lendable)
+    job = VirtualJob(toy_job(members={"start": 3, "min": 1}))
+    job.until(lambda: len(job.rows) > 2)
+    gc.disable()
+    try:
+        assert [ref for ref in sums if ref() is not None]
+        for worker in job.world.workers.serving():
+            worker.process.enter(worker.agent.close)
+        assert [ref for ref in sums if ref() is not None] == []
+    finally:
+        gc.enable()
+        job.close()
