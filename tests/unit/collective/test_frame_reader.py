@@ -9,24 +9,10 @@ import pytest
 
 from elasticml.collective.frames import Frame, Kind, header_of, model_frame
 from elasticml.collective.socket_link import AHEAD_BYTES, FrameReader
-from elasticml.errors import LocalProtocolError, RemoteProtocolError
 from elasticml.ids import ExchangeId, Generation
 from elasticml.protocol.events import ExchangeHeader
 
 PAYLOADS = (0, 8, 80, AHEAD_BYTES - 32, AHEAD_BYTES, 5 * AHEAD_BYTES)
-
-
-class CountingSocket:
-    """A socket that counts its calls."""
-
-    def __init__(self, own: socket.socket) -> None:
-        self.own = own
-        self.n_calls = 0
-
-    def recv_into(self, buffer: memoryview) -> int:
-        """Read the available bytes."""
-        self.n_calls += 1
-        return self.own.recv_into(buffer)
 
 
 @pytest.fixture
@@ -76,25 +62,6 @@ def test_frames_come_whole_and_in_order_however_their_bytes_arrive(ends, step):
     assert not reader.has_more
 
 
-def test_short_frames_that_have_arrived_take_one_call(ends):
-    near, far = ends
-    counted = CountingSocket(far)
-    reader = FrameReader(counted)
-    short = Frame(kind=Kind.PARTIAL, prefix={"of": "1"}, payload=memoryview(bytes(80)))
-    near.sendall(3 * raw(short))
-    assert [content(reader.next(fresh)) for _ in range(3)] == 3 * [content(short)]
-    assert (counted.n_calls, reader.has_more) == (1, False)
-
-
-def test_long_payload_goes_into_the_given_buffer(ends):
-    near, far = ends
-    vector, buffer = np.arange(5_000.0), np.zeros(5_000)
-    near.sendall(raw(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(vector))))
-    frame = FrameReader(far).next(lambda header, prefix: memoryview(buffer))
-    np.testing.assert_array_equal(buffer, vector)
-    assert frame.payload.obj is buffer
-
-
 def test_closed_peer_is_reported_after_its_last_frame(ends):
     near, far = ends
     last = Frame(kind=Kind.CONTROL, prefix={"type": "bye"})
@@ -104,16 +71,6 @@ def test_closed_peer_is_reported_after_its_last_frame(ends):
     assert content(reader.next(fresh)) == content(last)
     with pytest.raises(ConnectionResetError):
         reader.next(fresh)
-
-
-def test_foreign_bytes_and_wrong_buffers_are_refused(ends):
-    near, far = ends
-    near.sendall(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
-    with pytest.raises(RemoteProtocolError, match="another version"):
-        FrameReader(far).next(fresh)
-    near.sendall(raw(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(bytes(8)))))
-    with pytest.raises(LocalProtocolError, match="8 bytes"):
-        FrameReader(far).next(lambda header, prefix: memoryview(bytearray(9)))
 
 
 def test_the_prefix_of_a_model_is_written_once_and_alike():

@@ -17,7 +17,6 @@ from distributed.comm import connect
 from elasticml.collective import dask_transport
 from elasticml.collective.dask_transport import APART, DaskTransport, read_greeting, transport_of
 from elasticml.collective.frames import (
-    HEADER_BYTES,
     MAGIC,
     PREFIX_BYTES_MAX,
     VERSION,
@@ -41,7 +40,7 @@ from elasticml.collective.socket_link import AHEAD_FIRST_BYTES, FrameReader
 from elasticml.collective.transport import LinkClosedError
 from elasticml.errors import RemoteProtocolError
 from elasticml.runtime.chunks.state_codec import decode_states, states_bytes
-from tests.unit.collective.test_dask_transport import control, fresh, pair, servers
+from tests.unit.collective.test_transports import control, fresh, pair, servers
 
 SECRET = "-----BEGIN PRIVATE KEY-----"
 
@@ -157,6 +156,7 @@ async def ask(address: str, **changes: object) -> object:
         {"hello": None},
         {"hello": "[" * 4000},
         {"protocol": "x" * 10**4},
+        {"protocol": 99},
         {"protocol": None, "comm": 1, "self": 2, "more": 3},
     ],
 )
@@ -310,7 +310,3 @@ async def test_a_long_loan_is_refused_before_memory_is_taken() -> None:
             await far.receive(fresh)
         with pytest.raises(LinkClosedError):
             await near.receive(fresh)
-
-
-def test_header_bytes_are_unchanged() -> None:
-    assert len(raw_header(1)) == HEADER_BYTES
