@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,8 @@ import click
 from elasticml.data.storage.filesystem import write_whole
 
 if TYPE_CHECKING:
-    from tests.play.campaign import Totals, Verdict
+    from tests.play.campaign import Verdict
     from tests.play.plan import Plan
-    from tests.play.process_campaign import GridTotals
 
 _HELP = """Play small jobs under faults, and check what must hold after each.
 
@@ -56,7 +56,6 @@ _GROUP = 10
 @click.option("--processes", type=click.IntRange(1), help="Of the simulator; one per core.")
 @click.option("--plan", "file", type=click.Path(path_type=Path), help="Play this plan again.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the figures to a JSON file.")
-@click.option("-v", "--verbose", is_flag=True, help="One line for each plan of the simulator.")
 @click.pass_context
 def play(
     context: click.Context,
@@ -67,160 +66,94 @@ def play(
     processes: int | None,
     file: Path | None,
     out: Path | None,
-    verbose: bool,
 ) -> None:
     """Play plans."""
+    from tests.play.campaign import Totals
+
     worlds = where.split(",")
     if unknown := [name for name in worlds if name not in _WORLDS]:
         raise click.BadParameter(f"{unknown[0]} is none of {', '.join(_WORLDS)}", param_hint="--on")
-    if file is not None:
-        context.exit(_again(file, out))
-    if worlds == ["simulator"]:
-        context.exit(_on_simulator(seed, plans, minutes, processes, out, verbose))
-    context.exit(_on_processes(worlds, seed, plans, minutes, out))
-
-
-def _on_simulator(
-    seed: int,
-    plans: int | None,
-    minutes: float | None,
-    processes: int | None,
-    out: Path | None,
-    verbose: bool,
-) -> int:
-    from tests.play.campaign import run_campaign
-
-    count = 100 if plans is None and minutes is None else plans
-    watch = _show if verbose else _show_wrong
-    totals = run_campaign(seed, count, minutes, processes or os.cpu_count() or 1, watch)
-    for line in table(totals):
+    folder = Path() if out is None else out.parent
+    default = 100 if worlds == ["simulator"] else 4
+    seeds = _seeds(seed, default, plans, minutes)
+    totals, begin_s, rules = Totals(), time.monotonic(), set[str]()
+    try:
+        for verdict in _verdicts(worlds, seeds, processes or os.cpu_count() or 1, file, folder):
+            totals.add(verdict)
+            _show(verdict, folder, rules)
+    except KeyboardInterrupt:
+        click.echo("interrupted: the plans that were running do not count")
+    totals.seconds = time.monotonic() - begin_s
+    for line in totals.table():
         click.echo(line)
     if out is not None:
         write_whole(str(out), json.dumps(totals.to_json(), indent=1).encode())
-    _minimise(totals, _folder(out))
-    return 1 if totals.wrong else 0
+    context.exit(1 if totals.wrong else 0)
 
 
-def _on_processes(
-    worlds: Sequence[str], seed: int, plans: int | None, minutes: float | None, out: Path | None
-) -> int:
-    """Play drawn plans on processes; return the exit code."""
-    count = 4 if plans is None and minutes is None else plans
-    return _play_groups(_groups(worlds, seed, count, minutes), out)
-
-
-def _groups(
-    worlds: Sequence[str], seed: int, plans: int | None, minutes: float | None
-) -> Iterator[list[Plan]]:
-    """Yield the plans of each group, until their number or the time is reached."""
-    from tests.play.grid import draw, draw_damaged, draw_raising
-
+def _seeds(first: int, default: int, plans: int | None, minutes: float | None) -> Iterator[int]:
+    """Yield seeds until their number or the time is reached."""
+    count = default if plans is None and minutes is None else plans
     until_s = float("inf") if minutes is None else time.monotonic() + 60.0 * minutes
-    numbers = itertools.count() if plans is None else range(plans)
-    drawn = [name for name in worlds if name not in ("raising", "simulator")]
-    for number in numbers if drawn else ():
+    for number in itertools.count() if count is None else range(count):
         if time.monotonic() >= until_s:
             return
+        yield first + number
+
+
+def _verdicts(
+    worlds: Sequence[str], seeds: Iterator[int], processes: int, file: Path | None, folder: Path
+) -> Iterator[Verdict]:
+    """Play the plan of a file, or drawn ones."""
+    from tests.play.campaign import judge, judge_seeds
+    from tests.play.process_campaign import judge_groups
+
+    if file is not None:
+        plan = _read(file)
+        return judge_groups([[plan]], folder) if "on" in plan.world else iter([judge(plan)])
+    if list(worlds) == ["simulator"]:
+        return judge_seeds(seeds, processes)
+    return judge_groups(_groups(worlds, seeds), folder)
+
+
+def _groups(worlds: Sequence[str], seeds: Iterator[int]) -> Iterator[list[Plan]]:
+    """Yield the plans of each group on processes."""
+    from tests.play.grid import draw, draw_damaged, draw_raising
+
+    drawn = [name for name in worlds if name not in ("raising", "simulator")]
+    for number, seed in enumerate(seeds if drawn else ()):
         on = drawn[number % len(drawn)]
-        yield [draw_damaged(seed + number) if on == "damaged" else draw(seed + number, on)]
+        yield [draw_damaged(seed) if on == "damaged" else draw(seed, on)]
     if "raising" in worlds:
         raising = draw_raising()
         yield from (raising[k : k + _GROUP] for k in range(0, len(raising), _GROUP))
 
 
-def _play_groups(groups: Iterator[list[Plan]], out: Path | None) -> int:
-    from tests.play.process_campaign import run_grid
+def _show(verdict: Verdict, folder: Path, rules: set[str]) -> None:
+    """Print a plan's line, and keep its plan if it violates a rule.
 
-    totals = run_grid(groups, _folder(out), click.echo)
-    for line in grid_table(totals):
-        click.echo(line)
-    if out is not None:
-        write_whole(str(out), json.dumps(totals.to_json(), indent=1).encode())
-    return 1 if totals.wrong else 0
+    Parameters
+    ----------
+    rules : set of str
+        Those violated in virtual time so far: the first plan of each is reduced.
+    """
+    from tests.play.campaign import minimal_plan
 
-
-def _folder(out: Path | None) -> Path:
-    return Path() if out is None else out.parent
-
-
-def grid_table(totals: GridTotals) -> list[str]:
-    """Return the figures of a campaign on processes: a line of each kind of fault."""
-    columns = ("recovered", "error", "wrong", "endless", "leak", "raw error")
-    kinds = sorted({kind for kind, _ in totals.faults})
-    rows = [["fault", "hit", *columns]]
-    for kind in kinds:
-        counts = [totals.faults[kind, outcome] for outcome in columns]
-        rows.append([kind, *map(str, (sum(counts), *counts))])
-    sums = [sum(totals.faults[kind, outcome] for kind in kinds) for outcome in columns]
-    rows.append(["all", *map(str, (totals.hit, *sums))])
-    lines = [
-        "".join(f"{cell:>12}" if n else f"{cell:18}" for n, cell in enumerate(r)) for r in rows
-    ]
-    return [
-        *lines,
-        f"{totals.plans} plans, {totals.rounds:,} rounds, {totals.rows_checked:,} rows checked; "
-        f"longest wait for a round {totals.stall_s_max:.0f} s; {len(totals.wrong)} violations; "
-        f"{totals.seconds:.0f} s",
-    ]
-
-
-def table(totals: Totals) -> list[str]:
-    """Return the figures of a campaign in the simulator, one a line."""
-    rows = [
-        ("plans", f"{totals.plans}, seeds {totals.seed} to {totals.seed + totals.plans - 1}"),
-        ("rounds", f"{totals.rounds:,}"),
-        ("faults", f"{totals.faults.total():,}"),
-        *((f"  {kind}", f"{count:,}") for kind, count in totals.faults.most_common()),
-        ("member-years", f"{totals.member_years:.3f}"),
-        ("violations", f"{len(totals.wrong)}"),
-        (
-            "seconds",
-            f"{totals.seconds:.0f} in {totals.processes} processes, {totals.cpu_s:.0f} of CPU",
-        ),
-    ]
-    return [f"{name:16}{value}" for name, value in rows]
-
-
-def _show(verdict: Verdict) -> None:
-    click.echo(
-        f"seed {verdict.seed}: {verdict.name}: {verdict.rounds} rounds, "
-        f"{verdict.faults.total()} faults, {verdict.cpu_s:.1f} s"
-    )
-    _show_wrong(verdict)
-
-
-def _show_wrong(verdict: Verdict) -> None:
-    for text in verdict.violations[:5]:
-        click.echo(f"VIOLATION seed {verdict.seed}: {verdict.name}: {text}")
-    if verdict.violations:
-        click.echo(f"  again: python -m tests.play --plans 1 --seed {verdict.seed}")
-
-
-def _minimise(totals: Totals, folder: Path) -> None:
-    """Write the first failing plan of each rule with its fewest faults."""
-    from tests.play.campaign import minimal_plan, rule_of
-    from tests.play.virtual_plans import draw_plan
-
-    rules: set[str | None] = set()
-    for verdict in totals.wrong:
-        if (rule := rule_of(verdict)) not in rules:
-            rules.add(rule)
-            least = minimal_plan(draw_plan(verdict.seed))
-            path = folder / f"play-simulator-{verdict.seed}.json"
-            write_whole(str(path), least.to_json().encode())
-            click.echo(f"{len(least.faults)} faults suffice: python -m tests.play --plan {path}")
-
-
-def _again(file: Path, out: Path | None) -> int:
-    """Play a plan of a file; return the exit code."""
-    from tests.play.campaign import judge
-
-    plan = _read(file)
-    if "on" in plan.world:
-        return _play_groups(iter([[plan]]), out)
-    verdict = judge(plan)
-    _show(verdict)
-    return 1 if verdict.violations else 0
+    plan = verdict.plan
+    what = f"{verdict.seconds:.1f} s, {verdict.rounds} rounds, {dict(Counter(verdict.hits))}"
+    error = f"; {verdict.error[:200]}" if verdict.error else ""
+    click.echo(f"{verdict.name}: {what}{error}")
+    if not verdict.violations:
+        return
+    for rule, text in verdict.violations[:5]:
+        click.echo(f"VIOLATION {verdict.name}: {rule}: {text}")
+    if "on" not in plan.world and (rule := verdict.violations[0][0]) not in rules:
+        rules.add(rule)
+        plan = minimal_plan(plan)
+        click.echo(f"{len(plan.faults)} faults suffice")
+    path = folder / f"play-{plan.world.get('on', 'simulator')}-{plan.seed}.json"
+    write_whole(str(path), plan.to_json().encode())
+    click.echo(f"  again: python -m tests.play --plan {path}")
 
 
 def _read(file: Path) -> Plan:

@@ -1,4 +1,4 @@
-"""Many fault plans in the simulator, on all cores: what was injected, and what was violated."""
+"""Many plans: what was injected, what was violated, and which faults suffice for it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import multiprocessing
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from tests.play.plan import Plan
-from tests.play.rules import violations
+from tests.play.rules import OUTCOMES, violations
 from tests.play.virtual_plans import draw_plan
 from tests.play.virtual_world import play_plan
 
 T = TypeVar("T")
 YEAR_S: Final = 365.25 * 86400.0
-#: A plan takes a few seconds; one that takes this long has not ended.
+#: A plan in virtual time takes a few seconds; one that takes this long has not ended.
 PLAN_S_MAX: Final = 600.0
 #: Longest time for which a failing plan is made smaller.
 MINIMISE_S: Final = 120.0
@@ -30,56 +30,83 @@ MINIMISE_S: Final = 120.0
 class Verdict:
     """One plan's run."""
 
-    seed: int
-    #: The job in a few words.
-    name: str
-    #: Each as ``rule: what was found``.
-    violations: tuple[str, ...] = ()
-    #: Faults that hit a member, by kind.
-    faults: Counter[str] = field(default_factory=Counter)
+    plan: Plan
+    #: The rules that do not hold, each with what was found.
+    violations: Sequence[tuple[str, str]] = ()
+    #: Kinds of the faults that hit the running job, in order; in virtual time once a member.
+    hits: Sequence[str] = ()
+    #: The job's error, if it failed.
+    error: str | None = None
     rounds: int = 0
+    #: Rows of the history that were compared with the true objective.
+    rows: int = 0
+    #: Longest time without a new round.
+    stall_s: float = 0.0
     #: Members times virtual seconds.
     member_seconds: float = 0.0
-    #: Seconds of processor time.
-    cpu_s: float = 0.0
+    #: Of processor time in virtual time, else of the clock.
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The world, the seed, and the job in a few words."""
+        return f"{self.plan.world.get('on', 'seed')} {self.plan.seed}: {self.plan.name}"
+
+    @property
+    def outcome(self) -> str:
+        """What became of the job: recovered, error (as documented), or the worst violation."""
+        if self.violations:
+            return OUTCOMES.get(self.violations[0][0], "wrong")
+        return "error" if self.error else "recovered"
 
 
 @dataclass(kw_only=True)
 class Totals:
     """All plans of a campaign."""
 
-    seed: int
     plans: int = 0
     rounds: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    stall_s_max: float = 0.0
     member_seconds: float = 0.0
-    #: Seconds of processor time, and of the clock.
-    cpu_s: float = 0.0
+    #: Of the clock.
     seconds: float = 0.0
-    processes: int = 1
-    #: The verdicts with violations, by seed.
-    wrong: list[Verdict] = field(default_factory=list)
+    #: By kind and outcome; a plan's outcome is that of the last fault that hit it.
+    faults: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Each as ``plan: rule: what was found``.
+    wrong: list[str] = field(default_factory=list)
 
     def add(self, verdict: Verdict) -> None:
         """Count a plan."""
         self.plans += 1
         self.rounds += verdict.rounds
-        self.faults.update(verdict.faults)
+        self.rows += verdict.rows
+        self.stall_s_max = max(self.stall_s_max, verdict.stall_s)
         self.member_seconds += verdict.member_seconds
-        self.cpu_s += verdict.cpu_s
-        if verdict.violations:
-            self.wrong = sorted([*self.wrong, verdict], key=lambda v: v.seed)
-
-    @property
-    def member_years(self) -> float:
-        """Members times virtual years."""
-        return self.member_seconds / YEAR_S
+        self.faults.update((kind, "recovered") for kind in verdict.hits[:-1])
+        self.faults.update((kind, verdict.outcome) for kind in verdict.hits[-1:])
+        self.wrong += [f"{verdict.name}: {rule}: {text}" for rule, text in verdict.violations]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        wrong = [{"seed": v.seed, "name": v.name, "violations": v.violations} for v in self.wrong]
-        figures = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**figures, "wrong": wrong, "member_years": self.member_years}
+        faults = [[kind, outcome, n] for (kind, outcome), n in sorted(self.faults.items())]
+        return {**asdict(self), "faults": faults}
+
+    def table(self) -> list[str]:
+        """Return the figures: a line of each kind of fault, and a last one of all."""
+        columns = ("recovered", "error", "wrong", "endless", "leak", "raw error")
+        rows = [["fault", "hit", *columns]]
+        kinds = sorted({kind for kind, _ in self.faults})
+        for name, some in [*((kind, [kind]) for kind in kinds), ("all", kinds)]:
+            counts = [sum(self.faults[kind, column] for kind in some) for column in columns]
+            rows.append([name, *map(str, (sum(counts), *counts))])
+        lines = ["".join(f"{r[0]:18}" + "".join(f"{cell:>12}" for cell in r[1:])) for r in rows]
+        return [
+            *lines,
+            f"{self.plans} plans, {self.rounds:,} rounds, {self.rows:,} rows checked; longest wait "
+            f"for a round {self.stall_s_max:.0f} s; {self.member_seconds / YEAR_S:.3f} "
+            f"member-years; {len(self.wrong)} violations; {self.seconds:.0f} s",
+        ]
 
 
 class PlanTimeoutError(BaseException):
@@ -104,28 +131,22 @@ def _limited(seconds: float) -> Generator[None]:
 
 
 def judge(plan: Plan, seconds_max: float = PLAN_S_MAX) -> Verdict:
-    """Play a plan and return what it violated; an exception is a violation, too."""
+    """Play a plan in virtual time, and return what it violated; an exception violates a rule."""
     begin_s = time.process_time()
     try:
         with _limited(seconds_max):
             played = play_plan(plan)
-            found = tuple(f"{name}: {text}" for name, text in violations(played))
+            found = violations(played)
     except (Exception, PlanTimeoutError) as error:  # whatever it is, the plan has found it
-        text = f"{type(error).__name__}: {error}"
-        return Verdict(
-            seed=plan.seed,
-            name=plan.name,
-            violations=(text,),
-            cpu_s=time.process_time() - begin_s,
-        )
+        wrong = [(type(error).__name__, str(error))]
+        return Verdict(plan=plan, violations=wrong, seconds=time.process_time() - begin_s)
     return Verdict(
-        seed=plan.seed,
-        name=plan.name,
+        plan=plan,
         violations=found,
-        faults=Counter(fault.kind for fault in played.hits),
+        hits=[fault.kind for fault in played.hits],
         rounds=len(played.history),
         member_seconds=played.member_seconds,
-        cpu_s=time.process_time() - begin_s,
+        seconds=time.process_time() - begin_s,
     )
 
 
@@ -134,41 +155,18 @@ def judge_seed(seed: int) -> Verdict:
     return judge(draw_plan(seed))
 
 
-def run_campaign(
-    seed: int,
-    plans: int | None,
-    minutes: float | None,
-    processes: int,
-    watch: Callable[[Verdict], None] = lambda verdict: None,
-) -> Totals:
-    """Play the plans of seeds from ``seed`` on, until their number or the time is reached."""
-    totals, begin_s = Totals(seed=seed, processes=processes), time.monotonic()
-    until_s = float("inf") if minutes is None else begin_s + 60.0 * minutes
-
-    def seeds() -> Iterator[int]:
-        number = 0
-        while (plans is None or number < plans) and time.monotonic() < until_s:
-            yield seed + number
-            number += 1
-
-    for verdict in _verdicts(seeds(), processes):
-        totals.add(verdict)
-        watch(verdict)
-    totals.seconds = time.monotonic() - begin_s
-    return totals
-
-
-def _verdicts(seeds: Iterator[int], processes: int) -> Iterator[Verdict]:
+def judge_seeds(seeds: Iterable[int], processes: int) -> Iterator[Verdict]:
+    """Play the plans of seeds in virtual time, on some cores; yield each as it ends."""
     if processes == 1:
         yield from map(judge_seed, seeds)
         return
     # Fresh interpreters: a fork would copy this process's threads' locks.
-    context = multiprocessing.get_context("spawn")
+    context, left = multiprocessing.get_context("spawn"), iter(seeds)
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         waiting: set[Future[Verdict]] = set()
         while True:
-            while len(waiting) < 2 * processes and (seed := next(seeds, None)) is not None:
-                waiting.add(pool.submit(judge_seed, seed))
+            more = itertools.islice(left, 2 * processes - len(waiting))
+            waiting |= {pool.submit(judge_seed, seed) for seed in more}
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -176,18 +174,18 @@ def _verdicts(seeds: Iterator[int], processes: int) -> Iterator[Verdict]:
 
 
 def minimal_plan(plan: Plan, seconds_max: float = MINIMISE_S) -> Plan:
-    """Return a failing plan with the fewest faults that violate the same rule."""
-    rule = rule_of(judge(plan))
+    """Return a plan of virtual time with the fewest faults that violate the same rule."""
+
+    def rule_of(some: Plan) -> str | None:
+        found = judge(some).violations
+        return found[0][0] if found else None
+
+    rule = rule_of(plan)
 
     def fails(faults: list[Any]) -> bool:
-        return rule_of(judge(plan.with_faults(faults))) == rule
+        return rule_of(plan.with_faults(faults)) == rule
 
     return plan.with_faults(minimal(plan.faults, fails, seconds_max))
-
-
-def rule_of(verdict: Verdict) -> str | None:
-    """Return the first rule that is violated, or the name of the exception."""
-    return verdict.violations[0].partition(":")[0] if verdict.violations else None
 
 
 def minimal(

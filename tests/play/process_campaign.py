@@ -15,20 +15,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
 from tests.play import raising
+from tests.play.campaign import Verdict
 from tests.play.leftovers import Leftovers
 from tests.play.plan import Plan
 from tests.play.processes import START_S_MAX, play_all
-from tests.play.rules import OUTCOMES
 from tests.play.worlds import disk_of, mounted_disk
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -43,58 +40,25 @@ _OURS: Final = str(_ROOT / "elasticml")
 _RAISING: Final = raising.__name__.replace(".", "/")
 
 
-@dataclass(kw_only=True)
-class GridTotals:
-    """All plans of a campaign on processes."""
-
-    plans: int = 0
-    rounds: int = 0
-    rows_checked: int = 0
-    seconds: float = 0.0
-    stall_s_max: float = 0.0
-    #: Faults by kind and outcome: recovered, error (as documented), or the worst of OUTCOMES.
-    faults: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Each as ``plan: rule: what was found``.
-    wrong: list[str] = field(default_factory=list)
-
-    @property
-    def hit(self) -> int:
-        """Number of faults that hit a running job."""
-        return self.faults.total()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        faults = [[kind, outcome, n] for (kind, outcome), n in sorted(self.faults.items())]
-        return {**vars(self), "faults": faults, "hit": self.hit}
-
-
-def run_grid(
-    groups: Iterable[Sequence[Plan]], out: Path, watch: Callable[[str], None]
-) -> GridTotals:
+def judge_groups(groups: Iterable[Sequence[Plan]], out: Path) -> Iterator[Verdict]:
     """Play groups of plans; the plans of a group have the same world.
 
     Parameters
     ----------
     out : Path
-        Folder for the plans that violate a rule, and for the logs of their processes.
+        Folder for the logs of the processes of plans that violate a rule.
     """
     # Orphans of the programs become children of this process, so that they are found.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    totals, begin_s = GridTotals(), time.monotonic()
-    try:
-        for plans in groups:
-            with Leftovers() as left:
-                lines, found = _play_group(plans, out)
-            _end(left.processes)
-            found += [("leaves_nothing", text) for text in left.found]
-            if found and lines:  # of the last plan that ended
-                lines[-1]["violations"] += found
-            for plan, line in zip(plans, lines, strict=False):
-                _count(totals, plan, line, out, watch)
-    except KeyboardInterrupt:
-        watch("interrupted: the plans that were running do not count")
-    totals.seconds = time.monotonic() - begin_s
-    return totals
+    for plans in groups:
+        with Leftovers() as left:
+            lines, found = _play_group(plans, out)
+        _end(left.processes)
+        found += [("leaves_nothing", text) for text in left.found]
+        if found and lines:  # of the last plan that ended
+            lines[-1]["violations"] += found
+        for plan, line in zip(plans, lines, strict=False):
+            yield Verdict(plan=plan, **line)
 
 
 def _play_group(plans: Sequence[Plan], out: Path) -> tuple[list[dict[str, Any]], list[Any]]:
@@ -183,36 +147,6 @@ def _end(processes: Sequence[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
             if child in processes or child.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(child.pid, 0)
-
-
-def _count(
-    totals: GridTotals, plan: Plan, line: dict[str, Any], out: Path, watch: Callable[[str], None]
-) -> None:
-    """Add a plan; its violations, or its error, count for the last fault that hit the job."""
-    totals.plans += 1
-    totals.rounds += line.get("rounds", 0)
-    totals.rows_checked += line.get("rows", 0)
-    totals.stall_s_max = max(totals.stall_s_max, line.get("stall_s", 0.0))
-    hits, violations = line["hits"], line["violations"]
-    last = (
-        OUTCOMES.get(violations[0][0], "wrong")
-        if violations
-        else "error"
-        if line["error"]
-        else "recovered"
-    )
-    for number, kind in enumerate(hits):
-        totals.faults[kind, last if number == len(hits) - 1 else "recovered"] += 1
-    name = f"{plan.world['on']} {plan.seed}: {plan.name}"
-    what = f"{line.get('seconds')} s, {line.get('rounds')} rounds, {dict(Counter(hits))}"
-    watch(f"{name}: {what}" + (f"; {line['error'][:200]}" if line.get("error") else ""))
-    for rule, text in violations:
-        totals.wrong.append(f"{name}: {rule}: {text}")
-        watch(f"VIOLATION {name}: {rule}: {text}")
-    if violations:
-        path = out / f"play-{plan.world['on']}-{plan.seed}.json"
-        path.write_text(plan.to_json())
-        watch(f"  again: python -m tests.play --plan {path}")
 
 
 def _main(folder: Path) -> None:

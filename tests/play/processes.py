@@ -49,15 +49,12 @@ class PlayedOnProcesses(Played):
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the campaign counts."""
+        """Return the fields of a verdict."""
         return {
-            "state": self.state,
             "error": None if self.error is None else _told(self.error),
             "hits": [fault.kind for fault in self.hits],
-            "errors": [fault.error for fault in self.hits if fault.error],
             "violations": [list(found) for found in violations(self)],
             "rounds": self.rounds,
-            "quiet_rounds": self.quiet_rounds,
             "stall_s": round(self.stall_s, 2),
             "seconds": round(self.seconds, 1),
             "rows": len(self.history),

@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 from elasticml.errors import ElasticmlError, JobFailedError
 from tests.play import process_campaign
-from tests.play.__main__ import grid_table, play
+from tests.play.__main__ import play
+from tests.play.campaign import Totals, Verdict
 from tests.play.grid import draw, draw_damaged, draw_raising, fences
 from tests.play.leftovers import Leftovers
 from tests.play.plan import Fault, Plan, Played
 from tests.play.problems import least_objective, rows_of, true_objective
-from tests.play.process_campaign import GridTotals, raw_errors, run_grid
+from tests.play.process_campaign import judge_groups, raw_errors
 from tests.play.raising import ERRORS, raise_what
 from tests.play.rules import violations
 
@@ -148,10 +149,9 @@ def run_program(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     monkeypatch.setattr(process_campaign, "_ROOT", folder)
     monkeypatch.setattr(process_campaign, "Leftovers", partial(Leftovers, patience_s=0.0))
     plan = replace(draw_raising()[0], rules={"ends": 0.0})
-    totals = run_grid([[plan]], folder, lambda line: None)
-    assert totals.plans == 1
-    assert Plan.from_json((folder / "play-local-0.json").read_text()) == plan
-    return [text.partition("members: ")[2] for text in totals.wrong]
+    (verdict,) = judge_groups([[plan]], folder)
+    assert verdict.plan == plan
+    return [f"{rule}: {text}" for rule, text in verdict.violations]
 
 
 def test_what_a_program_leaves_is_found_and_ended(
@@ -175,12 +175,21 @@ def test_a_program_that_does_not_end_is_endless(
     assert found[0].startswith("ends: the program is endless")
 
 
-def test_the_figures_have_a_line_for_each_kind() -> None:
-    totals = GridTotals(plans=3)
-    totals.faults.update({("kill", "recovered"): 4, ("kill", "wrong"): 1, ("pause", "leak"): 2})
-    lines = [line.split() for line in grid_table(totals)]
-    assert lines[1] == ["kill", "5", "4", "0", "1", "0", "0", "0"]
-    assert lines[3] == ["all", "7", "4", "0", "1", "0", "2", "0"]
+def test_the_figures_have_a_line_for_each_kind_and_the_last_fault_has_the_outcome() -> None:
+    totals, plan = Totals(), draw_raising()[0]
+    totals.add(Verdict(plan=plan, hits=["kill", "kill", "pause"], violations=[("sums", "no")]))
+    totals.add(Verdict(plan=plan, hits=["kill"], error="no room"))
+    totals.add(Verdict(plan=plan, hits=["pause"], violations=[("leaves_nothing", "a file")]))
+    lines = [line.split() for line in totals.table()]
+    assert lines[1:4] == [
+        ["kill", "3", "2", "1", "0", "0", "0", "0"],
+        ["pause", "2", "0", "0", "1", "0", "1", "0"],
+        ["all", "5", "2", "1", "1", "0", "1", "0"],
+    ]
+    assert [text.partition("members: ")[2] for text in totals.wrong] == [
+        "sums: no",
+        "leaves_nothing: a file",
+    ]
 
 
 def test_an_unknown_world_and_a_file_that_is_no_plan_are_refused(tmp_path: Path) -> None:
