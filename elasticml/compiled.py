@@ -23,9 +23,11 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from inspect import signature
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, Final, TypeVar, cast
 
 import llvmlite
@@ -39,7 +41,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.environment import Environment
 from numba.core.runtime.nrt import rtsys
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload, overload_method
 
 from elasticml.user_cache import cache_directory, is_off
 
@@ -209,6 +211,120 @@ regrouping_kernel = compiled(fastmath={"reassoc", "contract"})
 unchecked_kernel = compiled(error_model="numpy")
 #: The same, always inlined into its callers.
 inlined_kernel = compiled(forceinline=True)
+
+
+# Records: NamedTuples whose methods compiled code calls. Numba specialises a kernel by the type of
+# a record among its arguments, as by that of an array.
+
+#: Of methods of records and the functions that they call.
+_PARTS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "error_model": "numpy",
+    "forceinline": True,
+    "pipeline_class": _PartCompiler,
+}
+
+
+# A record without fields is true, as other types are: numba asks whether a method has a receiver.
+types.NamedTuple.__bool__ = lambda kind: True
+
+
+def _chooser(parameters: str, choose: Callable[[Any], Any]) -> Any:
+    """Return a function of these parameters, as numba wants it, that applies one to the first."""
+    first = parameters.partition(",")[0] or None
+    return eval(f"lambda {parameters}: choose({first})", {"choose": choose})
+
+
+@cache
+def _make_method(name: str, parameters: str) -> None:
+    """Let compiled code call the methods of this name of all records."""
+
+    def choose(record: Any) -> Any:
+        found = getattr(record.instance_class, name, None)
+        return found if isinstance(found, FunctionType) else None
+
+    for kind in (types.NamedTuple, types.NamedUniTuple):
+        overload_method(kind, name, jit_options=_PARTS, strict=False)(_chooser(parameters, choose))
+
+
+def replaces(function: Any) -> Callable[[Any], Any]:
+    """Return a decorator of what compiled code calls in the place of a function."""
+
+    def decorate(other: Any) -> Any:
+        _REPLACED.add(function)
+        parameters = ", ".join(signature(function).parameters)
+        overload(function, jit_options=_PARTS, strict=False)(_chooser(parameters, lambda _: other))
+        return other
+
+    return decorate
+
+
+@cache
+def make_callable(record: type) -> None:
+    """Let compiled code call the methods of a NamedTuple, and the functions that they call."""
+    for name, method in _methods(record):
+        _make_method(name, ", ".join(signature(method).parameters))
+    for function in _called(record):
+        if function not in _REPLACED:
+            replaces(function)(function)
+
+
+#: Functions of which compiled code calls itself, or another one.
+_REPLACED: Final[set[Any]] = set()
+
+
+def _methods(record: type) -> Iterator[tuple[str, FunctionType]]:
+    for name, method in vars(record).items():
+        if isinstance(method, FunctionType) and not name.startswith("_"):
+            yield name, method
+
+
+def _called(record: type) -> list[FunctionType]:
+    """Return the plain functions that the methods of a record call, directly or not."""
+    found: dict[FunctionType, None] = {}
+    ahead = [method for _, method in _methods(record)]
+    while ahead:
+        function = ahead.pop()
+        for name in function.__code__.co_names:
+            other = function.__globals__.get(name)
+            if isinstance(other, FunctionType) and other not in found:
+                found[other] = None
+                ahead.append(other)
+    return list(found)
+
+
+def _foreign_records(kinds: Iterable[Any]) -> Iterator[type]:
+    """Return the records outside this package among types, and among the fields of records."""
+    for kind in kinds:
+        if isinstance(kind, types.BaseNamedTuple):
+            if kind.instance_class.__module__.partition(".")[0] != "elasticml":
+                yield kind.instance_class
+            yield from _foreign_records(kind.types)
+
+
+@cache
+def _code_digest(record: type) -> str:
+    """Return a digest of all code and constants that a record's methods use, by their values."""
+    digest = hashlib.sha256(f"{record.__module__}:{record.__qualname__}".encode())
+    for function in [*(method for _, method in _methods(record)), *_called(record)]:
+        _add_code(digest, function.__code__)
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, bool | int | float | str | tuple):
+                digest.update(f"{name}={value!r}\n".encode())
+    return digest.hexdigest()
+
+
+def _add_code(digest: Any, code: CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(digest, constant)
+        else:
+            digest.update(repr(constant).encode())
 
 
 @cache
@@ -391,13 +507,47 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     _impl_class = _Files
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], records: str = "") -> None:
         super().__init__(function)
+        self._function = function
+        self._cache_path: str
+        if records:
+            self._cache_path = os.path.join(self._cache_path, records[:16])
+            self._cache_file = caching.IndexDataCacheFile(
+                cache_path=self._cache_path,
+                filename_base=self._impl.filename_base,
+                source_stamp=self._impl.locator.get_source_stamp(),
+            )
+            os.makedirs(self._cache_path, exist_ok=True)
+        #: For arguments that contain users' records, by a digest of these: who has none of them
+        #: cannot read their types.
+        self._of_records: dict[str, _Cache] = {}
         #: The open lock of each thread that compiles. One that only waited for another thread of
         #: this process must not free that one's.
         self._locks: dict[int, int] = {}
 
+    def _of(self, kinds: Any) -> _Cache | None:
+        """Return the cache for arguments of these types; None if there is none."""
+        records = list(_foreign_records(getattr(kinds, "args", kinds)))
+        if not records:
+            return self
+        if any(record.__module__ == "__main__" for record in records):
+            return None  # another process would have another type
+        digest = hashlib.sha256("".join(map(_code_digest, records)).encode()).hexdigest()
+        if digest not in self._of_records:
+            try:
+                self._of_records[digest] = _Cache(self._function, digest)
+            except OSError:  # the folder cannot be written
+                return None
+        return self._of_records[digest]
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        own = self._of(sig)
+        if own is not self:
+            return None if own is None else own._load_or_lock(sig, target_context)
+        return self._load_or_lock(sig, target_context)
+
+    def _load_or_lock(self, sig: Any, target_context: Any) -> Any:
         known = self._load(sig, target_context)
         thread = threading.get_ident()
         if known is not None or thread in self._locks:
@@ -421,6 +571,11 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
             return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        own = self._of(sig)
+        if own is not None:
+            own._save(sig, data)
+
+    def _save(self, sig: Any, data: Any) -> None:
         # A part's environment has no address before the machine code that contains it.
         for environment in data._find_referenced_environments():
             data.library.codegen.set_env(environment.env_name, environment)
@@ -431,6 +586,8 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     def release(self) -> None:
         """Let other processes compile, or load what this thread has compiled."""
+        for own in self._of_records.values():
+            own.release()
         lock = self._locks.pop(threading.get_ident(), None)
         if lock is not None:
             with contextlib.suppress(OSError):

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 #: Kernels that every algorithm uses.
-_ALWAYS: Final = ("elasticml.data.chunks.products", "elasticml.objectives.losses")
+_ALWAYS: Final = ("elasticml.data.chunks.products", "elasticml.objectives.loss_kernels")
 #: Loaded only where an algorithm needs it: it takes seconds and 300 MB.
 _TORCH: Final = "torch"
 _OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
     "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
     "batch_gradient": ("elasticml.algorithms.batch_gradient.solver",),
     "cocoa": (
-        "elasticml.objectives.conjugates",
         "elasticml.algorithms.cocoa.dual_blocks",
         "elasticml.algorithms.cocoa.line_search",
         "elasticml.algorithms.cocoa.local_pass",

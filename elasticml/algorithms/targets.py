@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError, shown
 from elasticml.objectives.links import check_targets
-from elasticml.specification.algorithms import REGRESSION_LOSSES
+from elasticml.objectives.losses import Domain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,9 @@ class Targets:
     numbered: tuple[float, ...] = ()
     #: Weight of each label, by which sample weights are multiplied; empty for ones.
     of_class: Mapping[float, float] | None = None
-    #: The loss, whose domain labels must be in, in regression.
+    #: The loss and its domain, in which labels must be in regression.
     loss: str = "squared"
+    domain: Domain = "any"
 
     def of(self, labels: F64) -> F64:
         """Return the targets; new, shape (n,).
@@ -40,7 +41,7 @@ class Targets:
         if self.numbered:
             return np.searchsorted(np.array(self.numbered), labels).astype(np.float64)
         if self.positive is None:
-            check_targets(self.loss, labels)
+            check_targets(self.loss, self.domain, labels)
             return labels.copy()
         return np.where(labels == self.positive, 1.0, -1.0)
 
@@ -63,6 +64,11 @@ class HasTargets(Protocol):
     @property
     def loss(self) -> str:
         """Name of the loss in a job file."""
+        ...
+
+    @property
+    def terms(self) -> Any:
+        """The loss, see :mod:`elasticml.objectives.losses`."""
         ...
 
     @property
@@ -157,8 +163,9 @@ def targets_for(settings: HasTargets, facts: DatasetStats, number: int | None = 
         When ``class_weight`` names labels that the data do not have.
     """
     if not settings.is_classification:
-        check_targets(settings.loss, np.array(facts.classes or ()))
-        return Targets(positive=None, loss=settings.loss)
+        domain = settings.terms.domain()
+        check_targets(settings.loss, domain, np.array(facts.classes or ()))
+        return Targets(positive=None, loss=settings.loss, domain=domain)
     classes = _classes_of(settings, facts)
     of_class = _weights_of(settings.class_weight, classes, facts)
     if number is None and len(classes) > 2:
@@ -166,7 +173,7 @@ def targets_for(settings: HasTargets, facts: DatasetStats, number: int | None = 
     return Targets(positive=classes[-1 if number is None else number], of_class=of_class)
 
 
-def check_labels(loss: object, facts: DatasetStats) -> None:
+def check_labels(loss: object, facts: DatasetStats, *, is_classification: bool) -> None:
     """Check that the labels of a regression are numbers.
 
     Raises
@@ -176,7 +183,7 @@ def check_labels(loss: object, facts: DatasetStats) -> None:
     """
     encoder = facts.encoder
     is_of_words = encoder is not None and encoder["classes"] and not encoder["is_boolean"]
-    if loss not in (*REGRESSION_LOSSES, "mse") or not is_of_words:
+    if is_classification or not is_of_words:
         return
     assert encoder is not None
     words = list(encoder["classes"])
@@ -196,7 +203,7 @@ def two_class_targets(settings: HasTargets, facts: DatasetStats) -> Targets:
     DataError, ConfigError
         As :func:`targets_for`, and when there are more than two classes.
     """
-    check_labels(settings.loss, facts)
+    check_labels(settings.loss, facts, is_classification=settings.is_classification)
     targets = targets_for(settings, facts)
     if targets.numbered:
         raise DataError(

@@ -29,7 +29,7 @@ from elasticml.data.readers.dask_partitions import (
     vector_of_part,
 )
 from elasticml.estimators.job_backend import model_vector, run_job
-from elasticml.objectives.conjugates import balancing_factors, dual_loss_named
+from elasticml.objectives.loss_kernels import balancing_factors, loss_named
 from elasticml.specification.algorithms import BatchGradient
 from elasticml.story.summary import summary_from_json
 
@@ -277,7 +277,7 @@ class DaskRows:
         if l2 > 0.0 and not intercept:
             gap = 0.5 / l2 * float(gradient @ gradient)
         elif l2 > 0.0:
-            # The dual variables are those of `DualLoss.balanced` and `softmax_objective.balanced`.
+            # Dual variables of `MarginLoss.balanced` and `softmax_objective.balanced`.
             if of_classes is not None:
                 of_model = slopes[:, d] + of_classes
                 kept = min(1.0, float((of_classes / np.maximum(of_model, 1e-300)).min()))
@@ -413,7 +413,7 @@ class _Part:
             value = float(s @ (np.logaddexp.reduce(z, axis=1) - z[own]))
         else:
             slopes = np.empty(z.shape)
-            value = dual_loss_named(loss).loss.value_and_slope(z[:, 0], t, s, slopes[:, 0])
+            value = loss_named(loss).value_and_slope(z[:, 0], t, s, slopes[:, 0])
         return _Part(matrix=matrix, targets=t, weights=s, margins=z, slopes=slopes, value=value)
 
 
@@ -437,11 +437,11 @@ def _dual_at(X: Any, y: Any, weights: Any, W: F64, loss: str, intercept: bool, b
         u = s[:, None] * q
         u[np.arange(t.size), t.astype(np.int64)] -= s
     else:
-        dual, alpha = dual_loss_named(loss), np.empty(t.size)
+        dual, alpha = loss_named(loss), np.empty(t.size)
         dual.alpha_from_margin(part.margins[:, 0], t, alpha)
         alpha = alpha * np.where(part.slopes[:, 0] > 0.0, balance[0], balance[1]) - balance[2]
         minus = dual.minus_conjugate(alpha, t, s)
-        u = -(s * alpha * t if dual.folds_labels() else s * alpha)[:, None]
+        u = -(s * alpha * t if dual.is_classification else s * alpha)[:, None]
     return np.append(minus, np.asarray(part.matrix.T @ u, np.float64).T.ravel())
 
 

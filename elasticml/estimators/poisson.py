@@ -193,7 +193,7 @@ class PoissonRegressor(LinearRegressor):
         if is_lazy(X):
             self._check_lazy(offset)
             return lazily(self, "predict", X, np.float64)
-        return predictions("poisson", self._margins(X, offset))
+        return predictions("log", self._margins(X, offset))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
         """Return D2, the share of the deviance that the model explains."""

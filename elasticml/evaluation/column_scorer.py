@@ -18,7 +18,7 @@ from elasticml.data.chunks.products import Adjoint, make_adjoint
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
-from elasticml.objectives.losses import loss_named
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.specification.algorithms import PrimalCoCoA, settings_from_section
 
 

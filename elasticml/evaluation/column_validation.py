@@ -22,7 +22,6 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.evaluation.metrics import Kind, Metrics, Scored, class_numbers
-from elasticml.objectives.links import predictions
 
 
 def column_shares(
@@ -72,7 +71,6 @@ class ColumnScores:
 
     names: tuple[str, ...]
     kind: Kind
-    loss: str
     #: Rows of X.T in a whole sum: columns, targets and, if examples have weights, their roots.
     n_parts: int
     #: Number of validation rows.
@@ -114,7 +112,7 @@ class ColumnScores:
         return Metrics(self.names, replace(self.kind, classes=classes)).sums(
             Scored(
                 targets=class_numbers(targets, classes) if classes else targets,
-                predictions=predictions(self.loss, margins),
+                predictions=margins,
                 weights=roots * roots,
             )
         )

@@ -11,8 +11,7 @@ from scipy.optimize import minimize_scalar
 from elasticml.algorithms.targets import targets_for
 from elasticml.arrays import F64
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.objectives.links import LINKS
-from elasticml.objectives.losses import Loss, loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.multiclass import signs
 from elasticml.specification.algorithms import (
     BatchGradient,
@@ -53,12 +52,11 @@ def constant_loss(algorithm: Mapping[str, Any], facts: DatasetStats) -> float | 
     made = targets_for(settings, facts)
     weights, targets = made.weights(labels, counts), made.of(labels)
     assert weights is not None
-    loss, parameters = str(settings.loss), getattr(settings, "loss_parameters", {})
+    against = MarginLoss(settings.loss, settings.terms)
     if not made.numbered:
-        return _least(loss_named(loss, parameters), targets, weights)
-    if loss == "logistic" and name == BatchGradient.name:
+        return _least(against, targets, weights)
+    if against.name == "logistic" and name == BatchGradient.name:
         return _entropy(weights)
-    against = loss_named(loss, parameters)
     classes = range(len(made.numbered))
     return sum(_least(against, signs(targets, k), weights) for k in classes)
 
@@ -68,7 +66,7 @@ def _entropy(weights: F64) -> float:
     return float(-(shares @ np.log(shares)))
 
 
-def _least(loss: Loss, targets: F64, weights: F64) -> float:
+def _least(loss: MarginLoss, targets: F64, weights: F64) -> float:
     """Return the least mean loss of margins that are the same for all rows."""
 
     def value(z: float) -> float:
@@ -78,7 +76,7 @@ def _least(loss: Loss, targets: F64, weights: F64) -> float:
     low, high = -_MARGIN_MAX, _MARGIN_MAX
     if not loss.is_classification:
         low, high = float(targets.min()), float(targets.max())
-        if LINKS.get(loss.name) == "log":
+        if loss.link == "log":
             mean = float(targets @ weights / weights.sum())
             low = high = float(np.log(mean)) if mean > 0.0 else -_MARGIN_MAX
     found = minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-9})

@@ -27,8 +27,8 @@ from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import DataError
 from elasticml.evaluation.scoring import DataReader, Score, ranking
 from elasticml.ids import ExchangeId
-from elasticml.objectives.links import LINKS, class_scores, predictions
-from elasticml.objectives.losses import Loss, loss_named
+from elasticml.objectives.links import class_scores, predictions
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.multiclass import MultiLoss, OneAgainstRest, multiclass_loss
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.specification.algorithms import (
@@ -48,7 +48,7 @@ class Objective:
     With more than two classes ``w`` is the models of all classes.
     """
 
-    loss: Loss | MultiLoss
+    loss: MarginLoss | MultiLoss
     l2: float
     targets: Targets
     scale: str
@@ -99,7 +99,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
     """
     if algorithm.get("name") == "cocoa":
         cocoa = settings_from_section(CoCoA, algorithm)
-        dual, targets = loss_named(cocoa.loss, cocoa.loss_parameters), targets_for(cocoa, facts)
+        dual, targets = MarginLoss(cocoa.loss, cocoa.terms), targets_for(cocoa, facts)
         return Objective(
             loss=OneAgainstRest(dual) if targets.numbered else dual,
             l2=cocoa.l2,
@@ -112,7 +112,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
     if algorithm.get("name") == "async_sgd":
         async_sgd = settings_from_section(AsyncSGD, algorithm)
         return Objective(
-            loss=loss_named(async_sgd.loss),
+            loss=MarginLoss(async_sgd.loss, async_sgd.terms),
             l2=async_sgd.l2,
             targets=two_class_targets(async_sgd, facts),
             scale=async_sgd.scale,
@@ -121,7 +121,7 @@ def objective_of(algorithm: Mapping[str, Any], facts: DatasetStats) -> Objective
         )
     settings = settings_from_section(BatchGradient, algorithm)
     loss, targets = (
-        loss_named(settings.loss, settings.loss_parameters),
+        MarginLoss(settings.loss, settings.terms),
         targets_for(settings, facts),
     )
     return Objective(
@@ -250,7 +250,7 @@ class LinearScorer:
                 if loss.name == "logistic":
                     sums[2, index] = s @ np.logaddexp(0.0, -targets * z)
             else:
-                sums[3, index] = s @ (targets - predictions(loss.name, z)) ** 2
+                sums[3, index] = s @ (targets - predictions(loss.link, z)) ** 2
         at_zero = 0.0
         if self._link_is_log:
             zeros = np.zeros(labels.size)
@@ -312,7 +312,7 @@ class LinearScorer:
 
     @property
     def _link_is_log(self) -> bool:
-        return LINKS.get(self._objective.loss.name) == "log"
+        return self._objective.loss.link == "log"
 
     def _constant_loss(self, total: float, first: float, at_zero: float) -> float:
         """Return the sum of the losses of the best constant, the mean; the link is log.

@@ -55,6 +55,7 @@ from elasticml.specification.algorithms import (
     CoCoA,
     LocalSGD,
     PrimalCoCoA,
+    link_of,
     settings_from_section,
 )
 from elasticml.story.history import HistoryRow
@@ -180,7 +181,8 @@ class _Predictor:
         self._facts = facts
         self._own = algorithm(str(section["name"])) if ":" in str(section["name"]) else None
         self._network: Any = None
-        self._loss = None if self._own else str(getattr(_settings(section), "loss", ""))
+        self._loss = "" if self._own else str(getattr(_settings(section), "loss", ""))
+        self._link = link_of({**section, "loss": self._loss})
         #: (k, d), with one row for each of more than two classes.
         self._coef: F64 = np.zeros((1, 0))
         self._offsets: F64 = np.zeros(1)
@@ -219,7 +221,7 @@ class _Predictor:
             forward(chunk, row)
         margins += self._offsets[:, None]
         if len(margins) == 1:
-            return predictions(self._loss, margins[0])
+            return predictions(self._link, margins[0])
         against = self._section["name"] != BatchGradient.name
         return class_scores(self._loss, margins.T, one_against_rest=against)
 
@@ -489,7 +491,6 @@ class Validation:
             columns = ColumnScores(
                 names=rules.metrics,
                 kind=kind,
-                loss=_settings(section).loss,
                 n_parts=facts.n_rows,
                 n_rows=n_rows,
             )

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from elasticml.data.source import Source, infer_format
 from elasticml.data.storage.filesystem import is_url
@@ -17,7 +17,6 @@ from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
     DEALT_ANEW,
-    DEVIANCES,
     Absent,
     AnyAlgorithm,
     AsyncSGD,
@@ -168,13 +167,7 @@ def _certified(algorithm: AnyAlgorithm) -> str:
     if isinstance(algorithm, AsyncSGD) and algorithm.problem != "linear":
         return ""
     needs = [] if algorithm.l2 > 0.0 else ["l2 above 0"]
-    if algorithm.loss in get_args(CoCoA.model_fields["loss"].annotation):
-        name = CoCoA.name
-    else:
-        name = BatchGradient.name
-        if algorithm.loss not in DEVIANCES:
-            needs.append("penalise: raw")
-            needs += ["intercept_scaling: 1, which penalises the intercept"] * algorithm.intercept
+    name = BatchGradient.name if algorithm.terms.link == "log" else CoCoA.name
     return f"algorithm {name}{' with ' if needs else ''}{' and '.join(needs)}, or "
 
 

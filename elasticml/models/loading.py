@@ -27,7 +27,7 @@ from elasticml.models.model import KMeansModel, LinearModel, Model, NetworkModel
 from elasticml.models.row_input import RowInput, row_input_from_json
 from elasticml.specification.algorithms import (
     ALGORITHMS,
-    REGRESSION_LOSSES,
+    is_regression,
     settings_from_section,
 )
 
@@ -117,6 +117,7 @@ def _of_header(arrays: Arrays, name: str) -> Model:
                 loss=settings["loss"],
                 power=settings.get("power"),
                 one_against_rest=bool(settings.get("one_against_rest")),
+                link=settings.get("link"),
             )
             _check_linear(linear)
             model, width = linear, linear.coef_.shape[1]
@@ -180,7 +181,7 @@ def classes_of(
 ) -> list[Any] | None:
     """Return the classes of a job's model; None in regression."""
     # A regression loss has no classes, even if there are few distinct labels.
-    if algorithm.get("loss") in REGRESSION_LOSSES:
+    if is_regression(algorithm):
         return None
     if algorithm.get("name") == "primal_cocoa":
         # The labels of its data are column numbers; the classes are in the model.
@@ -227,6 +228,7 @@ def model_of_job(
             loss=loss,
             power=algorithm.get("power"),
             one_against_rest=is_one_against_rest(name, loss),
+            link=algorithm.get("link"),
         )
     if "centres" in arrays and name in ALGORITHMS:
         return KMeansModel(arrays, rows=rows_of(by_rows, arrays["centres"].shape[1]))

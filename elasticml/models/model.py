@@ -17,7 +17,8 @@ from elasticml.data.storage.filesystem import write_whole
 from elasticml.errors import ConfigError, DataError, how_to_install
 from elasticml.models.file_format import file_arrays, npz_bytes
 from elasticml.models.row_input import Batch, RowInput, is_file, is_lazy, map_partitions
-from elasticml.objectives.links import LINKS, TWEEDIE_POWER, class_scores, predictions
+from elasticml.objectives.links import class_scores, predictions
+from elasticml.objectives.losses import LOSSES, Tweedie
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
 from elasticml.specification.user_objects import give_again, is_importable, path_of
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Rows whose distances to centres are computed at once.
 _ROWS: int = 4096
-#: Power of the variance of each loss with the link log; that of ``tweedie`` is a setting.
-_POWERS = {"poisson": 1.0, "gamma": 2.0}
 
 
 class Model:
@@ -287,6 +286,8 @@ class LinearModel(Model):
     one_against_rest : bool
         With more than two classes: each class has a model of its own, against all others;
         otherwise, with the logistic loss, one multinomial model has all classes.
+    link : "identity", "log", "logit" or "sign"
+        How a margin becomes a prediction.
     """
 
     kind = "linear"
@@ -300,14 +301,17 @@ class LinearModel(Model):
         loss: str | None = None,
         power: float | None = None,
         one_against_rest: bool = False,
+        link: str | None = None,
     ) -> None:
         self.coef_: F64 = np.atleast_2d(arrays["coef"])
         self.intercept_: F64 = np.ravel(arrays["intercept"])
         self.classes_ = None if classes is None else np.array(classes)
         self.rows = rows or RowInput(n_columns=self.coef_.shape[1])
         self.loss = loss
-        is_log = LINKS.get(str(loss)) == "log"
-        self.power = _POWERS.get(str(loss), power or TWEEDIE_POWER) if is_log else None
+        known = LOSSES.get(str(loss))
+        unknown = "identity" if classes is None else "sign"
+        self.link = link or (unknown if known is None else known.link)
+        self.power = (power or known.power) if isinstance(known, Tweedie) else None
         self.one_against_rest = one_against_rest and len(self.coef_) > 1
 
     def __repr__(self) -> str:
@@ -382,11 +386,10 @@ class LinearModel(Model):
 
         Models of more than two classes, each against the rest, have ``one_against_rest``.
         """
-        unknown = "identity" if self.classes_ is None else "sign"
         more: dict[str, Any] = {} if self.power is None else {"power": self.power}
         if self.one_against_rest:
             more["one_against_rest"] = True
-        return {"loss": self.loss, "link": LINKS.get(str(self.loss), unknown), **more}
+        return {"loss": self.loss, "link": self.link, **more}
 
     def _determination(self, y: Any, predicted: Any, *, sample_weight: Any) -> float:
         if self.power is None:
@@ -437,7 +440,7 @@ class LinearModel(Model):
 
     def _add_onnx(self, graph: Any, rows: str) -> None:
         is_logistic = self.loss == "logistic"
-        is_log = self.power is not None
+        is_log = self.link == "log"
         graph.linear(
             rows,
             self.coef_,
@@ -464,7 +467,7 @@ class LinearModel(Model):
     def _predicted(self, X: Any) -> NDArray[Any]:
         margins = self._margins(X)
         if self.classes_ is None:
-            return predictions(self.loss, margins)
+            return predictions(self.link, margins)
         is_binary = margins.ndim == 1
         labels: NDArray[Any] = self.classes_[
             (margins > 0.0).astype(int) if is_binary else margins.argmax(axis=1)

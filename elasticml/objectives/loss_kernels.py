@@ -1,196 +1,108 @@
-"""Serial compiled loops over margins: one set of loops for all losses, selected by a code.
+"""Loops over margins and dual variables, compiled for each loss, and losses of many rows.
 
-The loops are single-threaded, release the GIL and sum in float64 in row order. ``code`` is constant
-within a call, so that the branch on it costs nothing. The logistic loss has its own loops
-(:mod:`elasticml.objectives.logistic_kernels`), except for its conjugate. A million rows take 2 to 5
-ms per step length; a chunk has at most about ten thousand.
-
-``shape`` has a loss's three parameters. Box losses are ``max_a a (y - z) - c/2 a^2`` over ``a`` in
-``[low, high]``, with shape (low, high, c): Huber's loss and the quantile loss. The half deviances
-of Tweedie distributions with the link log have shape (power, 0, 0): Poisson's has power 1, gamma's
-2.
+The loops are single-threaded, release the GIL and sum in float64 in row order. Losses of a tile of
+rows are computed first and then added, so that plain arithmetic is vectorised: with the C library's
+exponential and logarithm a row of the logistic loss takes 11 to 19 ns, here a quarter of that. Each
+row's result comes from the same operations in the same order, whatever the neighbouring rows and
+the vector width.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
 
 from elasticml.arrays import F64, I64
-from elasticml.compiled import compiled, kernel, vector_at
+from elasticml.compiled import make_callable, replaces, unchecked_kernel, vector_at
+from elasticml.objectives import losses
+from elasticml.objectives.losses import LOSSES, Link, exponential, logarithm, with_parameters
 
-LOGISTIC: Final = 0
-SQUARED: Final = 1
-SMOOTHED_HINGE: Final = 2
-SQUARED_HINGE: Final = 3
-HINGE: Final = 4
-BOX: Final = 5
-TWEEDIE: Final = 6
+#: Replaces ``None`` for unit weights in kernels.
+_NO_WEIGHTS: Final = np.empty(0)
+#: Rows per tile: losses are computed for a tile, then added in row order, which is sequential.
+_TILE_ROWS: Final = 512
 
-#: Parameters of a loss, see above; zeros for losses without.
-Shape = tuple[float, float, float]
-#: Most Newton steps, or bisections, for the margin of a slope.
-_STEPS_MAX: Final = 200
-
-
-_inlined = compiled(error_model="numpy", forceinline=True)
-
-
-@_inlined
-def box_dual(r: float, shape: Shape) -> float:
-    """Return the maximising ``a`` of a box loss at the residual ``r = y - z``; 0 at a kink."""
-    low, high, c = shape
-    if c > 0.0:
-        return min(max(r / c, low), high)
-    return high if r > 0.0 else low if r < 0.0 else 0.0
+#: ``log(2)``, and its split into 32 bits and the rest: an integer times the first part is exact.
+_LN2: Final = 0.6931471805599453
+_LN2_HIGH: Final = math.floor(_LN2 * 2.0**32) * 2.0**-32
+_LN2_LOW: Final = 1.9082149292705877e-10
+_LOG2_E: Final = 1.4426950408889634
+#: Least exponent whose result is a normal number; smaller ones are clamped to it.
+_LEAST: Final = -708.0
+#: Coefficients of ``(exp(r) - 1 - r) / r^2``, highest power first, for ``|r| <= log(2) / 2``.
+_EXP: Final = tuple(1.0 / math.factorial(k) for k in range(13, 1, -1))
+#: Coefficients of ``(2 artanh(s) - 2 s) / s^3`` in ``s^2``, likewise, for ``|s| <= 0.172``.
+_ARTANH: Final = tuple(2.0 / (2 * k + 1) for k in range(11, 0, -1))
+#: Above this e, half of ``1 + e`` is closer to 1 than ``1 + e``.
+_SQRT2_LESS_1: Final = 0.41421356
 
 
-@kernel
-def tweedie_value(power: float, z: float, y: float) -> float:
-    """Return the half deviance of a target and the mean ``exp(z)``; at least 0."""
-    if power == 1.0:
-        return math.exp(z) - y + (y * (math.log(y) - z) if y > 0.0 else 0.0)
-    if power == 2.0:
-        return z - math.log(y) + y * math.exp(-z) - 1.0
-    value = math.exp((2.0 - power) * z) / (2.0 - power)
-    if y > 0.0:
-        value += y * math.exp((1.0 - power) * z) / (power - 1.0)
-        value -= y ** (2.0 - power) / ((power - 1.0) * (2.0 - power))
-    return value
+@replaces(exponential)
+def _exponential(x: float) -> float:
+    """Return ``exp(x)`` for ``x <= 0``: ``2^n exp(r)``; relative error at most 2 units of 2^-53."""
+    x = _LEAST if x < _LEAST else x  # keeps NaN
+    n = np.floor(x * _LOG2_E + 0.5)
+    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    p = 0.0
+    for c in _EXP:
+        p = p * r + c
+    power = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
+    return float((1.0 + (r + r * r * p)) * power)
 
 
-@kernel
-def _tweedie_slope(power: float, z: float, y: float) -> float:
-    below = y * math.exp((1.0 - power) * z) if y > 0.0 else 0.0
-    return math.exp((2.0 - power) * z) - below
+@replaces(logarithm)
+def _logarithm(e: float) -> float:
+    """Return ``log(1 + e)`` for ``0 <= e <= 1``; relative error at most 2.5 units of 2^-53."""
+    is_halved = e > _SQRT2_LESS_1
+    f = 0.5 * (e - 1.0) if is_halved else e
+    # log(1 + f) = 2 artanh(s) = 2 s + s^3 p = f - s (f - s^2 p)
+    s = f / (2.0 + f)
+    q = s * s
+    p = 0.0
+    for c in _ARTANH:
+        p = p * q + c
+    return f - s * (f - q * p) + (_LN2 if is_halved else 0.0)
 
 
-@kernel
-def _tweedie_curvature(power: float, z: float, y: float) -> float:
-    below = y * math.exp((1.0 - power) * z) if y > 0.0 else 0.0
-    return (2.0 - power) * math.exp((2.0 - power) * z) + (power - 1.0) * below
+@unchecked_kernel
+def _losses(loss: Any, margins: F64, targets: F64, values: F64, slopes: F64) -> None:
+    """Write each row's loss and slope, without weights."""
+    for i in range(margins.size):
+        y = targets[i]
+        f = loss.fold(y)
+        m = f * margins[i]
+        values[i] = loss.value(m, y)
+        slopes[i] = f * loss.slope(m, y)
 
 
-@kernel
-def _tweedie_margin(power: float, u: float, y: float) -> float:
-    """Return the margin with slope ``u``, for a power between 1 and 2 and a positive target.
-
-    Newton steps, kept in a bracket: the slope is 0 at ``log(y)`` and grows with the margin.
-    """
-    centre = math.log(y)
-    half = math.exp((2.0 - power) * centre)  # both terms of the slope at the centre
-    low, high = centre, centre
-    if u > 0.0:
-        high = math.log(u + half) / (2.0 - power)
-    else:
-        low = math.log((half - u) / y) / (1.0 - power)
-    z = 0.5 * (low + high)
-    for _ in range(_STEPS_MAX):
-        excess = _tweedie_slope(power, z, y) - u
-        if excess > 0.0:
-            high = z
-        else:
-            low = z
-        new = z - excess / _tweedie_curvature(power, z, y)
-        if not low <= new <= high:
-            new = 0.5 * (low + high)
-        if abs(new - z) <= 1e-16 * (1.0 + abs(z)):
-            return new
-        z = new
-    return z
-
-
-@kernel
-def tweedie_conjugate(power: float, u: float, y: float) -> float:
-    """Return ``sup_z (u z - loss(z, y))`` of a half deviance; infinity outside its domain."""
-    if power == 1.0:
-        t = u + y
-        if t < 0.0:
-            return math.inf
-        return (t * math.log(t) - t if t > 0.0 else 0.0) + (y - y * math.log(y) if y > 0.0 else 0.0)
-    if power == 2.0:
-        t = 1.0 - u
-        if t < 0.0:
-            return math.inf
-        return (t * math.log(t / y) - t if t > 0.0 else 0.0) + math.log(y) + 1.0
-    if y == 0.0:
-        if u <= 0.0:
-            return 0.0 if u == 0.0 else math.inf
-        z = math.log(u) / (2.0 - power)
-    else:
-        z = _tweedie_margin(power, u, y)
-    return u * z - tweedie_value(power, z, y)
-
-
-@_inlined
-def _value(code: int, shape: Shape, z: float, y: float) -> float:
-    if code == 5:
-        a = box_dual(y - z, shape)
-        return a * (y - z) - 0.5 * shape[2] * a * a
-    if code == 6:
-        return tweedie_value(shape[0], z, y)
-    if code == 1:
-        return 0.5 * (z - y) * (z - y)
-    m = z * y
-    room = max(1.0 - m, 0.0)
-    if code == 2:
-        return room - 0.5 if room > 1.0 else 0.5 * room * room
-    return room if code == 4 else room * room
-
-
-@_inlined
-def _slope(code: int, shape: Shape, z: float, y: float) -> float:
-    if code == 5:
-        return -box_dual(y - z, shape)
-    if code == 6:
-        return _tweedie_slope(shape[0], z, y)
-    if code == 1:
-        return z - y
-    m = z * y
-    room = max(1.0 - m, 0.0)
-    if code == 2:
-        return -y * min(room, 1.0)
-    if code == 4:
-        return -y if room > 0.0 else 0.0
-    return -2.0 * y * room
-
-
-@_inlined
-def _curvature(code: int, shape: Shape, z: float, y: float) -> float:
-    if code == 5:
-        low, high, c = shape
-        return 1.0 / c if c > 0.0 and low * c < y - z < high * c else 0.0
-    if code == 6:
-        return _tweedie_curvature(shape[0], z, y)
-    if code == 1:
-        return 1.0
-    m = z * y
-    if code == 2:
-        return 1.0 if 0.0 < m < 1.0 else 0.0
-    return 2.0 if m < 1.0 and code == 3 else 0.0
-
-
-@kernel
-def value_and_slope(
-    code: int, shape: Shape, margins: F64, targets: F64, weights: F64, slope_out: F64
-) -> float:
+@unchecked_kernel
+def value_and_slope(loss: Any, margins: F64, targets: F64, weights: F64, slope_out: F64) -> float:
     """Return the sum of weighted losses, and write each row's weighted slope.
 
     ``weights`` (0,) means ones.
     """
-    total = 0.0
-    weighted = weights.size > 0
-    for i in range(margins.size):
-        s = weights[i] if weighted else 1.0
-        total += s * _value(code, shape, margins[i], targets[i])
-        slope_out[i] = s * _slope(code, shape, margins[i], targets[i])
+    values, total = np.empty(_TILE_ROWS), 0.0
+    for first in range(0, margins.size, _TILE_ROWS):
+        tile = slice(first, first + _TILE_ROWS)
+        slopes = slope_out[tile]
+        _losses(loss, margins[tile], targets[tile], values, slopes)
+        if weights.size:
+            for i in range(slopes.size):
+                total += weights[first + i] * values[i]
+                slopes[i] *= weights[first + i]
+        else:
+            for i in range(slopes.size):
+                total += values[i]
     return total
 
 
-@kernel
+@unchecked_kernel
 def along(
-    code: int,
-    shape: Shape,
+    loss: Any,
     margins: F64,
     directions: F64,
     targets: F64,
@@ -203,91 +115,78 @@ def along(
 
     ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and ``sum_i s_i u_i loss'(z_i + t_j u_i, y_i)``.
     """
-    weighted = weights.size > 0
-    for j in range(steps.size):
-        t = steps[j]
-        value, slope = 0.0, 0.0
-        for i in range(margins.size):
-            s = weights[i] if weighted else 1.0
-            z = margins[i] + t * directions[i]
-            value += s * _value(code, shape, z, targets[i])
-            slope += s * directions[i] * _slope(code, shape, z, targets[i])
-        values_out[j] += value
-        slopes_out[j] += slope
+    moved, values, slopes = np.empty(_TILE_ROWS), np.empty(_TILE_ROWS), np.empty(_TILE_ROWS)
+    for first in range(0, margins.size, _TILE_ROWS):
+        tile = slice(first, first + _TILE_ROWS)
+        z, u, y = margins[tile], directions[tile], targets[tile]
+        for j in range(steps.size):
+            for i in range(z.size):
+                moved[i] = z[i] + steps[j] * u[i]
+            _losses(loss, moved[: z.size], y, values, slopes)
+            value, slope = 0.0, 0.0
+            for i in range(z.size):
+                s = weights[first + i] if weights.size else 1.0
+                value += s * values[i]
+                slope += s * u[i] * slopes[i]
+            values_out[j] += value
+            slopes_out[j] += slope
 
 
-@kernel
-def curvature(code: int, shape: Shape, margins: F64, targets: F64, weights: F64, out: F64) -> None:
+@unchecked_kernel
+def curvature(loss: Any, margins: F64, targets: F64, weights: F64, out: F64) -> None:
     """Write each row's weighted second derivative."""
-    weighted = weights.size > 0
     for i in range(margins.size):
-        s = weights[i] if weighted else 1.0
-        out[i] = s * _curvature(code, shape, margins[i], targets[i])
+        out[i] = loss.curvature(loss.fold(targets[i]) * margins[i], targets[i])
+    if weights.size:
+        for i in range(margins.size):
+            out[i] *= weights[i]
 
 
-@kernel
-def curvature_along(
-    code: int, shape: Shape, margins: F64, directions: F64, targets: F64, weights: F64
-) -> float:
+@unchecked_kernel
+def curvature_along(loss: Any, margins: F64, directions: F64, targets: F64, weights: F64) -> float:
     """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``: the curvature along a direction."""
-    weighted = weights.size > 0
-    total = 0.0
+    second, total = np.empty(margins.size), 0.0
+    curvature(loss, margins, targets, weights, second)
     for i in range(margins.size):
-        s = weights[i] if weighted else 1.0
-        total += s * _curvature(code, shape, margins[i], targets[i]) * directions[i] * directions[i]
+        total += second[i] * directions[i] * directions[i]
     return total
 
 
-@kernel
-def conjugate(code: int, shape: Shape, duals: F64, targets: F64, out: F64) -> None:
-    """Write ``loss*(u, y) = sup_z (u z - loss(z, y))``; infinity outside its domain."""
+@unchecked_kernel
+def minus_conjugate(loss: Any, duals: F64, targets: F64, weights: F64) -> float:
+    """Return the sum of ``s_i minus(a_i)``; ``weights`` (0,) means ones."""
+    total = 0.0
     for i in range(duals.size):
-        u, y = duals[i], targets[i]
-        if code == 1:
-            out[i] = 0.5 * u * u + u * y
-            continue
-        if code == 5:
-            is_feasible = shape[0] <= -u <= shape[1]
-            out[i] = 0.5 * shape[2] * u * u + u * y if is_feasible else math.inf
-            continue
-        if code == 6:
-            out[i] = tweedie_conjugate(shape[0], u, y)
-            continue
-        a = -u * y
-        if a < 0.0 or (a > 1.0 and code != 3):
-            out[i] = math.inf
-        elif code == 0:
-            left = a * math.log(a) if a > 0.0 else 0.0
-            right = (1.0 - a) * math.log(1.0 - a) if a < 1.0 else 0.0
-            out[i] = left + right
-        elif code == 2:
-            out[i] = 0.5 * a * a - a
-        elif code == 4:
-            out[i] = -a
-        else:
-            out[i] = 0.25 * a * a - a
+        s = weights[i] if weights.size else 1.0
+        total += s * loss.minus(duals[i], targets[i]) if s > 0.0 else 0.0
+    return total
+
+
+@unchecked_kernel
+def _dual_variables(loss: Any, margins: F64, targets: F64, out: F64) -> None:
+    for i in range(margins.size):
+        y = targets[i]
+        out[i] = -loss.slope(loss.fold(y) * margins[i], y)
+
+
+@unchecked_kernel
+def clip(loss: Any, duals: F64, targets: F64) -> None:
+    """Move dual variables into the domain of the conjugate."""
+    for i in range(duals.size):
+        duals[i] = loss.clip(duals[i], targets[i])
 
 
 # The same for many chunks in one call; int64 arrays are addresses, 0 for no weights.
 
 
-@kernel
-def values_and_slopes(
-    code: int,
-    shape: Shape,
-    rows: I64,
-    margins: I64,
-    targets: I64,
-    weights: I64,
-    slopes_out: I64,
-    total: F64,
+@unchecked_kernel
+def _values_and_slopes(
+    loss: Any, rows: I64, margins: I64, targets: I64, weights: I64, slopes_out: I64, total: F64
 ) -> None:
-    """Add each chunk's weighted losses to ``total`` (1,), and write its rows' weighted slopes."""
     for c in range(rows.size):
         n = rows[c]
         total[0] += value_and_slope(
-            code,
-            shape,
+            loss,
             vector_at(margins[c], n, total),
             vector_at(targets[c], n, total),
             vector_at(weights[c], n if weights[c] else 0, total),
@@ -295,10 +194,9 @@ def values_and_slopes(
         )
 
 
-@kernel
-def along_chunks(
-    code: int,
-    shape: Shape,
+@unchecked_kernel
+def _along_chunks(
+    loss: Any,
     rows: I64,
     margins: I64,
     directions: I64,
@@ -308,12 +206,10 @@ def along_chunks(
     values_out: F64,
     slopes_out: F64,
 ) -> None:
-    """Add each chunk's losses and their derivatives along its direction to the outputs."""
     for c in range(rows.size):
         n = rows[c]
         along(
-            code,
-            shape,
+            loss,
             vector_at(margins[c], n, steps),
             vector_at(directions[c], n, steps),
             vector_at(targets[c], n, steps),
@@ -322,3 +218,258 @@ def along_chunks(
             values_out,
             slopes_out,
         )
+
+
+@unchecked_kernel
+def _minus_conjugates(
+    loss: Any, rows: I64, duals: I64, targets: I64, weights: I64, total: F64
+) -> None:
+    for c in range(rows.size):
+        n = rows[c]
+        total[0] += minus_conjugate(
+            loss,
+            vector_at(duals[c], n, total),
+            vector_at(targets[c], n, total),
+            vector_at(weights[c], n if weights[c] else 0, total),
+        )
+
+
+class SmoothLoss(Protocol):
+    """A convex loss of the margins z of a row and its target y, weighted by s.
+
+    Shapes are those of one margin a row. With several classes, arrays of margins, directions and
+    slopes are (classes, n), see :class:`elasticml.objectives.multiclass.MultiLoss`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in a job file."""
+        ...
+
+    @property
+    def link(self) -> Link:
+        """How a margin becomes a prediction."""
+        ...
+
+    @property
+    def smoothness(self) -> float:
+        """Upper bound of the second derivative: the slope's Lipschitz constant, or infinity."""
+        ...
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are classes: -1 and +1, or numbers from 0."""
+        ...
+
+    def value_and_slope(
+        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
+    ) -> float:
+        """Sum the losses and write each row's slope, in one pass.
+
+        Parameters
+        ----------
+        margins, targets : ndarray (n,)
+        weights : ndarray (n,), optional
+            None for ones.
+        slope_out : ndarray (n,)
+            Overwritten by ``s_i loss'(z_i, y_i)``.
+
+        Returns
+        -------
+        float
+            ``sum_i s_i loss(z_i, y_i)``.
+        """
+        ...
+
+    def along(
+        self,
+        margins: F64,
+        directions: F64,
+        targets: F64,
+        weights: F64 | None,
+        steps: F64,
+        values_out: F64,
+        slopes_out: F64,
+    ) -> None:
+        """Add value and slope of the summed loss along a direction, for each step length.
+
+        ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and its derivative with respect to ``t_j``.
+
+        Parameters
+        ----------
+        margins, directions, targets : ndarray (n,)
+        steps, values_out, slopes_out : ndarray (J,)
+        """
+        ...
+
+    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
+        """Write ``s_i loss''(z_i, y_i)`` into ``out`` (n,)."""
+        ...
+
+    def curvature_along(
+        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
+    ) -> float:
+        """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MarginLoss:
+    """A loss of one margin a row; targets are -1 or +1 if ``is_classification``, else real.
+
+    In classification the dual variables of rows belong to the label-folded margins ``y z``.
+    """
+
+    #: Name in a job file, or the import path of a user's own.
+    name: str
+    terms: losses.Loss
+
+    def __post_init__(self) -> None:
+        make_callable(type(self.terms))
+
+    @property
+    def link(self) -> Link:
+        """See :class:`SmoothLoss`."""
+        link: Link = self.terms.link  # type: ignore[attr-defined]
+        return link
+
+    @property
+    def smoothness(self) -> float:
+        """See :class:`SmoothLoss`."""
+        return self.terms.smoothness()
+
+    @property
+    def is_classification(self) -> bool:
+        """See :class:`SmoothLoss`."""
+        return losses.is_of_classes(self.link)
+
+    def value_and_slope(
+        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
+    ) -> float:
+        """See :class:`SmoothLoss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        return float(value_and_slope(self.terms, margins, targets, s, slope_out))
+
+    def each(self, margins: F64, targets: F64) -> tuple[F64, F64]:
+        """Return the rows' losses and slopes, (n,) each."""
+        values, slopes = np.empty(margins.size), np.empty(margins.size)
+        _losses(self.terms, margins, targets, values, slopes)
+        return values, slopes
+
+    def value(self, margin: float, target: float) -> float:
+        """Return the loss of one row."""
+        return float(self.each(np.array([margin]), np.array([target]))[0][0])
+
+    def along(
+        self,
+        margins: F64,
+        directions: F64,
+        targets: F64,
+        weights: F64 | None,
+        steps: F64,
+        values_out: F64,
+        slopes_out: F64,
+    ) -> None:
+        """See :class:`SmoothLoss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        along(self.terms, margins, directions, targets, s, steps, values_out, slopes_out)
+
+    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
+        """See :class:`SmoothLoss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        curvature(self.terms, margins, targets, s, out)
+
+    def curvature_along(
+        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
+    ) -> float:
+        """See :class:`SmoothLoss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        return float(curvature_along(self.terms, margins, directions, targets, s))
+
+    def minus_conjugate(self, alpha: F64, targets: F64, weights: F64 | None) -> float:
+        """Return the sum of ``s_i minus(a_i)``; minus infinity if one is infeasible.
+
+        Parameters
+        ----------
+        alpha, targets : ndarray (n,)
+        weights : ndarray (n,), optional
+            None for ones.
+        """
+        s = _NO_WEIGHTS if weights is None else weights
+        return float(minus_conjugate(self.terms, alpha, targets, s))
+
+    def alpha_from_margin(self, margins: F64, targets: F64, out: F64) -> None:
+        """Write the dual variables of margins ``X w`` (n,): ``-loss'``, label-folded.
+
+        They are always feasible; 0 at the kink of the hinge.
+        """
+        _dual_variables(self.terms, margins, targets, out)
+
+    def clip(self, alpha: F64, targets: F64) -> None:
+        """Move dual variables (n,) into the domain of the conjugate."""
+        clip(self.terms, alpha, targets)
+
+    def values_and_slopes(
+        self, rows: I64, margins: I64, targets: I64, weights: I64, slopes_out: I64, total: F64
+    ) -> None:
+        """Add :meth:`value_and_slope` of each of m chunks to ``total`` (1,).
+
+        All arrays (m,): numbers of rows, and addresses of arrays (n_rows,); 0 for no weights.
+        """
+        _values_and_slopes(self.terms, rows, margins, targets, weights, slopes_out, total)
+
+    def along_chunks(self, rows: I64, *places: I64, steps: F64, sums_out: F64) -> None:
+        """Call :meth:`along` for each of m chunks, which adds to ``sums_out`` (2, J).
+
+        ``places``: margins, directions, targets and weights, as in :meth:`values_and_slopes`.
+        """
+        arrays: tuple[Any, ...] = rows, *places, steps, sums_out[0], sums_out[1]
+        _along_chunks(self.terms, *arrays)
+
+    def minus_conjugates(
+        self, rows: I64, alphas: I64, targets: I64, weights: I64, total: F64
+    ) -> None:
+        """Add :meth:`minus_conjugate` of each of m chunks to ``total`` (1,), likewise."""
+        _minus_conjugates(self.terms, rows, alphas, targets, weights, total)
+
+    def balanced(self, alpha: F64, targets: F64, weights: F64 | None) -> F64:
+        """Return dual variables (n,) that are feasible with an intercept that is not penalised.
+
+        Their weighted sum of slopes is zero: the squared loss's are shifted; else those of the
+        heavier class, in regression of the heavier sign, are scaled down. This changes nothing if
+        the intercept is optimal.
+        """
+        s = alpha if weights is None else alpha * weights
+        if self.name == "squared":
+            return alpha - float(s.sum()) / float(s.size if weights is None else weights.sum())
+        is_positive = (targets if self.is_classification else alpha) > 0.0
+        factors = balancing_factors(float(s[is_positive].sum()), float(s[~is_positive].sum()))
+        return alpha * np.where(is_positive, *factors)
+
+
+def balancing_factors(one: float, other: float) -> tuple[float, float]:
+    """Return the factors up to 1 by which two sums become equal in size."""
+    one, other = abs(one), abs(other)
+    least = min(one, other)
+    return least / one if one else 0.0, least / other if other else 0.0
+
+
+def loss_named(name: str, parameters: Mapping[str, float] = {}) -> MarginLoss:
+    """Return a loss of this package by its name in job files.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`elasticml.objectives.losses.LOSSES`.
+    parameters : mapping
+        Of the loss; others have their defaults.
+    """
+    return MarginLoss(name, with_parameters(LOSSES[name], parameters))
+
+
+def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
+    """Compile the kernel that every linear algorithm calls, or load it from the cache.
+
+    Members call it before they report ready, so that no exchange waits for the compiler.
+    """
+    loss_named("logistic").value_and_slope(np.ones(1), np.ones(1), None, np.zeros(1))

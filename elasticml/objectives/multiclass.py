@@ -14,7 +14,8 @@ import numpy as np
 
 from elasticml.arrays import F64
 from elasticml.compiled import inlined_kernel, kernel
-from elasticml.objectives.losses import LOGISTIC, MarginLoss, SmoothLoss
+from elasticml.objectives.loss_kernels import MarginLoss, SmoothLoss
+from elasticml.objectives.losses import Link
 
 _NO_WEIGHTS: Final = np.empty(0)
 
@@ -52,6 +53,7 @@ class Softmax:
     #: ``diag(p) - p p'`` has eigenvalues of at most 1/2.
     smoothness: float = 0.5
     is_classification: bool = True
+    link: Link = "logit"
 
     def value_and_slope(
         self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
@@ -112,6 +114,11 @@ class OneAgainstRest:
     def name(self) -> str:
         """See :class:`MultiLoss`."""
         return self.loss.name
+
+    @property
+    def link(self) -> Link:
+        """See :class:`MultiLoss`."""
+        return self.loss.link
 
     @property
     def smoothness(self) -> float:
@@ -180,7 +187,7 @@ class OneAgainstRest:
 
 def multiclass_loss(loss: MarginLoss) -> MultiLoss:
     """Return the loss of several classes that belongs to one of two: softmax for the logistic."""
-    return Softmax() if loss is LOGISTIC else OneAgainstRest(loss)
+    return Softmax() if loss.name == "logistic" else OneAgainstRest(loss)
 
 
 def signs(targets: F64, k: int) -> F64:

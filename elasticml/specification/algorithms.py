@@ -12,16 +12,32 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from elasticml.errors import ConfigError, how_to_install, one_line, shown
+from elasticml.objectives.losses import (
+    LOSSES,
+    PARAMETERS,
+    Link,
+    complete,
+    is_of_classes,
+    with_parameters,
+)
 from elasticml.specification.settings_model import (
     Count,
     SettingsModel,
+    choices_of,
     read_settings,
     unknown_choice,
 )
-from elasticml.specification.user_objects import path_of
+from elasticml.specification.user_objects import load_object, path_of
 
 #: "auto": "standard" on dense rows and on rows of tables, except for columns of zeros and ones;
 #: other rows stay as they are.
@@ -45,17 +61,23 @@ RELATIVE_GRADIENT = 1e-6
 #: Maximum groups of a member: more than machines have NUMA nodes or GPUs.
 GROUPS_MAX = 64
 
-#: Losses of regression; the others classify.
-#: Half deviances with the link log.
-DEVIANCES = ("poisson", "gamma", "tweedie")
-REGRESSION_LOSSES = ("squared", "huber", "quantile", *DEVIANCES)
-#: The parameters of losses, and the loss that each belongs to.
-_LOSS_PARAMETERS = {
-    "delta": "huber",
-    "quantile": "quantile",
-    "smoothing": "quantile",
-    "power": "tweedie",
-}
+#: Losses that have no kink if they have all their parameters: of batch_gradient.
+SMOOTH_LOSSES = tuple(name for name in LOSSES if name != "hinge")
+#: Losses whose dual variables are improved one by one: those with limited slopes or curvatures.
+DUAL_LOSSES = tuple(name for name, terms in LOSSES.items() if terms.link != "log")
+
+
+def _loss_schema(names: Sequence[str]) -> WithJsonSchema:
+    named = {"type": "string", "enum": list(names)}
+    return WithJsonSchema({"anyOf": [named, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]})
+
+
+#: Replaces a class by its import path.
+_BY_PATH = BeforeValidator(lambda loss: path_of(loss) if isinstance(loss, type) else loss)
+#: A loss by its name, or a user's own by its import path; in Python also the class itself.
+SmoothLoss = Annotated[str, _BY_PATH, _loss_schema(SMOOTH_LOSSES)]
+DualLoss = Annotated[str, _BY_PATH, _loss_schema(DUAL_LOSSES)]
+AnyLoss = Annotated[str, _BY_PATH, _loss_schema((*LOSSES, "absolute"))]
 
 
 #: A column, by its number or name; None for no offset.
@@ -64,25 +86,79 @@ Offset = Annotated[int, Field(ge=0, strict=True)] | str | None
 EngineOf = Literal["linear"] | None
 
 
+def check_loss(loss: str, names: Sequence[str]) -> None:
+    """Raise a ValueError if a loss is neither one of these nor an import path."""
+    if loss not in names and not _is_import_path(loss):
+        raise ValueError(f"loss: got {shown(loss)}{choices_of(loss, names)}")
+
+
+def loss_terms(loss: str, parameters: Mapping[str, float] = {}) -> Any:
+    """Return a loss by its name, or a user's own by its import path.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be imported, or is no loss.
+    """
+    if loss in LOSSES:
+        return with_parameters(LOSSES[loss], parameters)
+    try:
+        record = load_object(loss)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"loss: got {shown(loss)}, which cannot be imported here: {one_line(error)}",
+            path="loss",
+        ) from None
+    return complete(record)()
+
+
+def link_of(section: Mapping[str, Any]) -> Link | None:
+    """Return the link of the loss in the ``algorithm`` section of a job record, if it has one."""
+    loss = section.get("loss")
+    link: Link | None = LOSSES[loss].link if loss in LOSSES else section.get("link")
+    return link
+
+
+def is_regression(section: Mapping[str, Any]) -> bool:
+    """Whether the loss in the ``algorithm`` section of a job record is one of regression."""
+    link = link_of(section)
+    return link is not None and not is_of_classes(link)
+
+
 class _WithLoss(SettingsModel):
-    """An algorithm for a loss that may have parameters."""
+    """An algorithm for a loss that may have parameters, or be a user's own."""
+
+    @property
+    def terms(self) -> Any:
+        """The loss, see :mod:`elasticml.objectives.losses`."""
+        return loss_terms(str(getattr(self, "loss", "")), self.loss_parameters)
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the loss is a user's."""
+        return getattr(self, "loss", None) not in LOSSES
 
     @property
     def is_classification(self) -> bool:
         """Whether targets are -1 and +1."""
-        return getattr(self, "loss", None) not in REGRESSION_LOSSES
+        return is_of_classes(self.terms.link)
 
     @property
     def loss_parameters(self) -> dict[str, float]:
         """The given parameters of the loss, by name; others have the loss's defaults."""
-        given = {key: getattr(self, key) for key in _LOSS_PARAMETERS if hasattr(self, key)}
+        given = {key: getattr(self, key) for key in PARAMETERS if hasattr(self, key)}
         return {key: value for key, value in given.items() if value is not None}
 
-    def _check_loss(self) -> None:
+    def _check_loss(self, names: Sequence[str]) -> None:
         loss = getattr(self, "loss", "")
+        check_loss(loss, names)
         for key in self.loss_parameters:
-            if loss != _LOSS_PARAMETERS[key]:
-                raise ValueError(f"{key}: belongs to loss: {_LOSS_PARAMETERS[key]}, not {loss}")
+            if loss != PARAMETERS[key]:
+                raise ValueError(f"{key}: belongs to loss: {PARAMETERS[key]}, not {loss}")
+
+    def _own_link(self) -> dict[str, Any]:
+        """Return what a record says of a user's loss, so that readers need not import it."""
+        return {"link": self.terms.link} if self.has_own_loss else {}
 
 
 class _Linear(SettingsModel):
@@ -133,7 +209,7 @@ class _Seeded(SettingsModel):
         return getattr(self, "seed", None) or 0
 
 
-class AsyncSGD(_Seeded, _Linear):
+class AsyncSGD(_Seeded, _WithLoss, _Linear):
     """Train K-Means or a linear model with workers that never wait for each other.
 
     Every worker visits its own examples in mini-batches. After each mini-batch it merges the models
@@ -233,7 +309,7 @@ class AsyncSGD(_Seeded, _Linear):
 
     def check(self) -> None:
         """Check constraints between fields."""
-        _check_class_weight(self.class_weight, self.loss)
+        _check_class_weight(self.class_weight, self)
         if self.problem == "kmeans":
             self._check_defaults(("offset",), "it belongs to problem: linear")
             if self.scale != "none":
@@ -282,11 +358,6 @@ class AsyncSGD(_Seeded, _Linear):
                 expected = "none" if default is None else f"{default}, the default"
                 raise ValueError(f"{key}: got {shown(value)}, wanted {expected}: {why}")
 
-    @property
-    def is_classification(self) -> bool:
-        """Whether targets are -1 and +1."""
-        return self.loss != "squared"
-
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
         section = _section(self.name, self.model_dump(exclude_none=True))
@@ -319,18 +390,8 @@ class BatchGradient(_WithLoss, _Linear):
 
     name: ClassVar[str] = "batch_gradient"
 
-    #: Loss of an example.
-    loss: Literal[
-        "logistic",
-        "squared",
-        "squared_hinge",
-        "smoothed_hinge",
-        "huber",
-        "quantile",
-        "poisson",
-        "gamma",
-        "tweedie",
-    ] = "logistic"
+    #: Loss of an example: a smooth one, by its name or the import path of your own.
+    loss: SmoothLoss = "logistic"
     #: L2 penalty.
     l2: float = Field(default=1e-4, ge=0)
     #: "auto": what is fastest for this number of columns and classes; None: "lbfgs", for loss
@@ -379,8 +440,8 @@ class BatchGradient(_WithLoss, _Linear):
 
     def check(self) -> None:
         """Check constraints between fields."""
-        self._check_loss()
-        _check_class_weight(self.class_weight, self.loss)
+        self._check_loss(SMOOTH_LOSSES)
+        _check_class_weight(self.class_weight, self)
         if self.loss == "quantile" and self.smoothing is None:
             raise ValueError(
                 "smoothing: is missing, wanted a width above 0: batch_gradient needs a smooth "
@@ -390,8 +451,8 @@ class BatchGradient(_WithLoss, _Linear):
             raise ValueError("intercept_scaling: wanted penalise: raw with it")
         if self.penalise == "raw" and self.step != "line_search":
             raise ValueError(f"penalise: raw goes with step: line_search, not {self.step}")
-        has_safe_step = self.loss not in DEVIANCES
-        if self.step != "line_search" and self.step_size is None and not has_safe_step:
+        needs_safe = self.step != "line_search" and self.step_size is None
+        if needs_safe and not math.isfinite(self.terms.smoothness()):
             raise ValueError(f"step_size: is missing: loss: {self.loss} has no safe step")
         if self.chosen_optimizer != "gd" and self.step != "line_search":
             raise ValueError(
@@ -423,7 +484,12 @@ class BatchGradient(_WithLoss, _Linear):
         coefficient as it is.
         """
         is_whole = self.penalise == "raw" and not self.has_free_intercept
-        return self.l2 > 0.0 and (self.loss in DEVIANCES or is_whole)
+        return self.l2 > 0.0 and (is_whole or self.certifies_intercept)
+
+    @property
+    def certifies_intercept(self) -> bool:
+        """Whether the gap is certified with an intercept that is not penalised."""
+        return not self.has_own_loss and self.terms.link == "log"
 
     @property
     def has_free_intercept(self) -> bool:
@@ -444,14 +510,15 @@ class BatchGradient(_WithLoss, _Linear):
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
         values = self.model_dump()
-        for key in _LOSS_PARAMETERS.keys() - self.loss_parameters.keys():
+        for key in PARAMETERS.keys() - self.loss_parameters.keys():
             del values[key]
         for key in ("offset", "engine_of"):
             if values[key] is None:
                 del values[key]
         if self.penalise == "scaled":
             del values["penalise"], values["intercept_scaling"]
-        return _section(self.name, {**values, "optimizer": self.chosen_optimizer})
+        values |= {"optimizer": self.chosen_optimizer, **self._own_link()}
+        return _section(self.name, values)
 
 
 class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
@@ -474,8 +541,8 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
 
     name: ClassVar[str] = "cocoa"
 
-    #: Loss of an example.
-    loss: Literal["hinge", "squared_hinge", "logistic", "squared", "huber", "quantile"] = "hinge"
+    #: Loss of an example, by its name or the import path of your own.
+    loss: DualLoss = "hinge"
     #: L2 penalty.
     l2: float = Field(default=1e-4, gt=0)
     #: "paper" follows the papers literally.
@@ -532,12 +599,13 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
 
     def check(self) -> None:
         """Check constraints between fields."""
-        self._check_loss()
-        _check_class_weight(self.class_weight, self.loss)
+        self._check_loss(DUAL_LOSSES)
+        _check_class_weight(self.class_weight, self)
         if self.mode == "paper" and self.aggregation == "line_search":
             raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
-        if self.offset is not None and self.device == "cuda":
-            raise ValueError("device: cuda has no kernels for an offset; use device: cpu")
+        lacking = "an offset" if self.offset is not None else "an own loss"
+        if self.device == "cuda" and (self.offset is not None or self.has_own_loss):
+            raise ValueError(f"device: cuda has no kernels for {lacking}; use device: cpu")
 
     @property
     def is_paper(self) -> bool:
@@ -595,10 +663,10 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
         values = self.model_dump(exclude_none=True)
-        return _section(self.name, {**values, "local_epochs": self.epochs})
+        return _section(self.name, {**values, "local_epochs": self.epochs, **self._own_link()})
 
 
-class PrimalCoCoA(_Seeded, _Certified):
+class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     """Train a sparse linear model, such as the lasso, on data that are divided by columns.
 
     The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
@@ -658,17 +726,12 @@ class PrimalCoCoA(_Seeded, _Certified):
             )
         if self.positive and self.loss != "squared":
             raise ValueError(f"positive: needs loss: squared, not {self.loss}")
-        _check_class_weight(self.class_weight, self.loss)
+        _check_class_weight(self.class_weight, self)
 
     @property
     def given_gap_every(self) -> int | None:
         """Rounds between certificates; None for "auto", which follows from the time they take."""
         return _number_or_none(self.gap_every)
-
-    @property
-    def is_classification(self) -> bool:
-        """Whether targets are -1 and +1."""
-        return self.loss != "squared"
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
@@ -909,7 +972,7 @@ _REMEDIES = {
 
 A = TypeVar("A", bound=SettingsModel)
 #: Keys of a record's section that other settings of the job determine.
-_OF_THE_JOB = ("name", "warm_start", "epochs")
+_OF_THE_JOB = ("name", "warm_start", "epochs", "link")
 
 
 def settings_from_section(kind: type[A], section: Mapping[str, Any]) -> A:
@@ -979,11 +1042,11 @@ def is_deterministic(algorithm: AnyAlgorithm) -> bool:
     return algorithm.section().get("report_every") is None
 
 
-def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:
+def _check_class_weight(class_weight: ClassWeight, algorithm: Any) -> None:
     if isinstance(class_weight, dict) and min(class_weight.values(), default=1) <= 0:
         raise ValueError("class_weight: every weight must be more than 0")
-    if class_weight is not None and loss in REGRESSION_LOSSES:
-        raise ValueError(f"class_weight: loss: {loss} has no classes; weigh the samples")
+    if class_weight is not None and not algorithm.is_classification:
+        raise ValueError(f"class_weight: loss: {algorithm.loss} has no classes; weigh the samples")
 
 
 def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from elasticml.errors import ConfigError
+from elasticml.objectives.losses import LOSSES
 from elasticml.specification.algorithms import (
     ALGORITHMS,
+    DUAL_LOSSES,
     AnyAlgorithm,
+    AnyLoss,
     BatchGradient,
     ClassWeight,
     CoCoA,
     Offset,
     Scale,
+    check_loss,
+    loss_terms,
 )
 from elasticml.specification.settings_model import SettingsModel, default_of
 
 #: The engines that minimise smooth losses: optimizers of ``batch_gradient``.
 _OPTIMIZERS = ("newton", "tron", "lbfgs")
-#: Losses with a kink, which only ``cocoa`` minimises; the quantile loss unless it is rounded.
-_KINKED = ("hinge", "absolute", "quantile")
 
 
 class Linear(SettingsModel):
@@ -48,20 +51,9 @@ class Linear(SettingsModel):
 
     name: ClassVar[str] = "linear"
 
-    #: Loss of an example; "absolute" is the quantile loss of the median.
-    loss: Literal[
-        "logistic",
-        "squared",
-        "squared_hinge",
-        "smoothed_hinge",
-        "hinge",
-        "huber",
-        "absolute",
-        "quantile",
-        "poisson",
-        "gamma",
-        "tweedie",
-    ] = "logistic"
+    #: Loss of an example, by its name or the import path of your own; "absolute" is the quantile
+    #: loss of the median.
+    loss: AnyLoss = "logistic"
     #: L2 penalty.
     l2: float = Field(default=default_of(BatchGradient, "l2"), ge=0)
     #: Fit an intercept.
@@ -102,6 +94,7 @@ class Linear(SettingsModel):
 
     def check(self) -> None:
         """Check that an engine solves this very problem."""
+        check_loss(self.loss, (*LOSSES, "absolute"))
         needs_cocoa = self._has_kink
         if self.engine in _OPTIMIZERS and needs_cocoa:
             remedy = "give smoothing, or " if self.loss == "quantile" else ""
@@ -120,7 +113,7 @@ class Linear(SettingsModel):
 
     def _check_cocoa(self) -> None:
         """Reject what is another problem for CoCoA."""
-        if self.loss not in get_args(CoCoA.model_fields["loss"].annotation):
+        if self.loss in LOSSES and self.loss not in DUAL_LOSSES:
             raise ValueError(
                 f"engine: cocoa has no loss {self.loss}; leave engine out: batch_gradient solves it"
             )
@@ -132,7 +125,9 @@ class Linear(SettingsModel):
 
     @property
     def _has_kink(self) -> bool:
-        return self.loss in _KINKED and self.smoothing is None
+        if self.loss == "quantile":
+            return self.smoothing is None
+        return self.loss == "absolute" or not loss_terms(self.loss).is_smooth()
 
     def resolved(self) -> BatchGradient | CoCoA:
         """Return the settings of the algorithm that solves the problem."""

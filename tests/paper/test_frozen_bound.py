@@ -21,6 +21,7 @@ from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenLoss, plan_statis
 from elasticml.data.chunks.chunk import csr_chunk, dense_chunk
 from elasticml.data.source import load_all, source_from_spec
 from elasticml.ids import ChunkId
+from elasticml.objectives.loss_kernels import loss_named
 
 L2 = 0.01
 MEMBERS = 8
@@ -114,7 +115,7 @@ def frozen_loss(run, y, loss="hinge", targets=None):
     """The total statistics less those of seven members, as a tree would know the eighth's."""
     n, d = run.folded.shape
     dense = run.folded.nnz == n * d
-    plan = plan_statistics(loss, d)
+    plan = plan_statistics(loss_named(loss), d)
     kept = [plan.zeros() for _ in range(MEMBERS)]
     longest = np.zeros(2)
     for member, rows in enumerate(run.members):
@@ -182,7 +183,7 @@ def test_smooth_losses_are_certified_closely(data_dir, loss):
     folded, y = folded_rows(data_dir, "a9a")
     run = Frozen(folded, 9e-3)
     bound = frozen_loss(run, y, loss)
-    assert frozen_loss_bound.PRODUCTS in plan_statistics(loss, 123).shapes
+    assert frozen_loss_bound.PRODUCTS in plan_statistics(loss_named(loss), 123).shapes
     for _ in range(12):
         run.round(run.members[1:])
     z = folded[run.lost] @ run.v

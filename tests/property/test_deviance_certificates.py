@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from elasticml.algorithms.base import Exchange, Resume
 from elasticml.algorithms.batch_gradient.certificate import LowerBound, lower_bound_for
 from elasticml.algorithms.scaling import Columns
-from elasticml.objectives.losses import MarginLoss, loss_named
+from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 from elasticml.specification.algorithms import BatchGradient
 from tests.property.schedules import Schedule, schedules
 from tests.serial_world import Return, World, split_rows

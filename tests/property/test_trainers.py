@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from sklearn.svm import LinearSVC
 
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.objectives.losses import LOSSES
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
 from tests.cocoa_reference import CocoaReference, losses
 from tests.column_reference import ColumnReference
@@ -203,7 +203,7 @@ def gradient_problem(rows: str, **given: Any) -> Problem:
 def classes_problem(algorithm: str, **given: Any) -> Problem:
     """Make a problem with three classes."""
     is_dual = algorithm == "cocoa"
-    loss = OneAgainstRest(LOSSES["logistic"]) if is_dual else Softmax()
+    loss = OneAgainstRest(loss_named("logistic")) if is_dual else Softmax()
 
     def value(arrays: Arrays) -> float:
         W = np.ascontiguousarray(arrays["coef"])

@@ -121,17 +121,53 @@ def test_machine_code_that_allocates_is_loaded_without_the_compiler(tmp_path: Pa
     program = """
 import sys
 import numpy as np
-from elasticml.objectives import logistic_kernels
+from elasticml.objectives import loss_kernels
 
 one = np.ones(1)
-value = logistic_kernels.value_and_slope(0.0 * one, one, one, one.copy())
+value = loss_kernels.loss_named("logistic").value_and_slope(0.0 * one, one, one, one.copy())
 assert value == np.log(2.0), value
-print(sum(logistic_kernels.value_and_slope.stats.cache_hits.values()))
+print(sum(loss_kernels.value_and_slope.stats.cache_hits.values()))
 print("numba.typed.typeddict" in sys.modules, "numba.np.arrayobj" in sys.modules)
 """
     first, second = words_of_two_runs(program, tmp_path)
     assert first == ["0", "True", "True"]
     assert second == ["1", "False", "False"]
+
+
+def test_machine_code_of_an_own_loss_is_cached_until_the_loss_changes(tmp_path: Path) -> None:
+    module = """
+import typing
+
+SCALE = {scale}
+
+def scaled(r):
+    return r * r * SCALE
+
+class Own(typing.NamedTuple):
+    def value(self, m, y):
+        return {factor} * scaled(m - y)
+
+    def slope(self, m, y):
+        return 2.0 * (m - y)
+
+    def curvature(self, m, y):
+        return 2.0
+"""
+    program = """
+import numpy as np
+from elasticml.objectives import loss_kernels
+from elasticml.objectives.losses import complete
+import own_loss_of_a_test
+
+one, loss = np.ones(1), loss_kernels.MarginLoss("own", complete(own_loss_of_a_test.Own)())
+print(loss.value_and_slope(3.0 * one, one, None, one.copy()))
+print(sum(loss_kernels.value_and_slope.stats.cache_hits.values()))
+"""
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{program}"
+    for scale, factor, value in ((1.0, 1.0, "4.0"), (2.0, 1.0, "8.0"), (2.0, 3.0, "24.0")):
+        source = module.format(scale=scale, factor=factor)
+        (tmp_path / "own_loss_of_a_test.py").write_text(source)
+        assert words_of_two_runs(program, tmp_path) == [[value, "0"], [value, "1"]]
 
 
 def test_loaded_machine_code_can_be_called_by_compiled_code(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from elasticml.compiled import kernel, regrouping_kernel
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_forward
 from elasticml.errors import ConfigError
-from elasticml.objectives.losses import Loss
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.penalties import L2
 
 # Products with the rows of a mini-batch: ``X w`` and ``X.T c``.
@@ -127,7 +127,7 @@ class Linear:
     optimization" (ICML 2013), polynomial decay.
     """
 
-    loss: Loss
+    loss: MarginLoss
     targets: Targets
     columns: int
     l2: float = 0.0

@@ -13,7 +13,7 @@ from elasticml.algorithms.async_sgd.paper import PAPER_LOOP, as_printed
 from elasticml.algorithms.column_statistics import scales
 from elasticml.algorithms.targets import offset_column, two_class_targets
 from elasticml.data.source import DatasetStats
-from elasticml.objectives.losses import loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import AsyncSGD
 
 #: Capacity of a send queue that blocks when full: the paper's, and a short one for the log-PI
@@ -37,7 +37,7 @@ def make_problem(settings: AsyncSGD, facts: DatasetStats) -> Problem:
     problem: KMeans | Linear
     if settings.problem == "linear":
         problem = Linear(
-            loss=loss_named(settings.loss),
+            loss=MarginLoss(settings.loss, settings.terms),
             targets=two_class_targets(settings, facts),
             columns=facts.n_columns,
             l2=settings.l2,

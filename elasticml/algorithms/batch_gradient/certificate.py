@@ -34,8 +34,7 @@ from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exch
 from elasticml.algorithms.column_statistics import ranges_exchange
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
-from elasticml.objectives.losses import loss_named
-from elasticml.specification.algorithms import DEVIANCES, BatchGradient
+from elasticml.specification.algorithms import BatchGradient
 
 #: Serial of the point at which all margins are 0; solvers never cache it.
 _ZERO: Final = -2
@@ -127,9 +126,8 @@ def lower_bound_for(
     """
     if not settings.certifies_gap:
         return None
-    loss = loss_named(settings.loss, settings.loss_parameters)
     # Only an intercept that is not penalised needs it.
-    power = loss.shape[0] if settings.loss in DEVIANCES else math.nan
+    power = getattr(settings.terms, "power", math.nan)
     earlier: Mapping[str, Any] | None = None if resume is None else resume.values.get("lower_bound")
     if earlier is not None:
         terms = earlier["intercept"]

@@ -20,7 +20,7 @@ from elasticml.algorithms.batch_gradient.curvature_probes import Probes, Sketch
 from elasticml.algorithms.batch_gradient.stand_ins import LossBound, StandIn, Sums, difference
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
-from elasticml.objectives.losses import loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.multiclass import multiclass_loss
 from elasticml.specification.algorithms import BatchGradient
 
@@ -93,7 +93,7 @@ SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1, "new
 
 def curvatures_for(settings: BatchGradient, columns: Columns, *, bends: bool = True) -> Curvatures:
     """Return the initial, empty estimates of a job; for bounds only, unless stand-ins bend."""
-    loss = loss_named(settings.loss, settings.loss_parameters)
+    loss = MarginLoss(settings.loss, settings.terms)
     smoothness = (loss if columns.models == 1 else multiclass_loss(loss)).smoothness
     return Curvatures(
         columns=columns,

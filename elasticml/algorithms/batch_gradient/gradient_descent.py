@@ -18,7 +18,7 @@ from elasticml.algorithms.batch_gradient.line_search import (
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
 from elasticml.algorithms.column_statistics import moments_exchange
 from elasticml.algorithms.scaling import Columns, mean_square_norm
-from elasticml.objectives.losses import loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.multiclass import multiclass_loss
 from elasticml.specification.algorithms import BatchGradient
 
@@ -146,7 +146,7 @@ def fix_step(
     if first is None:
         sums = (yield moments_exchange(columns.centre, weighted=True)).arrays
         norm = mean_square_norm(columns, float(sums["count"]), sums["squares"])
-        loss = loss_named(settings.loss, settings.loss_parameters)
+        loss = MarginLoss(settings.loss, settings.terms)
         smoothness = (loss if columns.models == 1 else multiclass_loss(loss)).smoothness
         first = safe_step(smoothness, norm, settings.l2)
     decay = 1.0 / DECAY_ROUNDS if settings.step == "decay" else 0.0

@@ -32,7 +32,7 @@ from elasticml.algorithms.targets import n_models
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
-from elasticml.objectives.losses import loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.multiclass import multiclass_loss
 from elasticml.specification.algorithms import BatchGradient
 
@@ -61,7 +61,7 @@ class Newton:
     """The Newton optimizer."""
 
     def __init__(self, settings: BatchGradient, facts: DatasetStats, columns: Columns) -> None:
-        loss = loss_named(settings.loss, settings.loss_parameters)
+        loss = MarginLoss(settings.loss, settings.terms)
         models = n_models(settings, facts)
         self._columns = columns
         self._pairs = [(0, 0)] if models == 1 else multiclass_loss(loss).pairs(models)

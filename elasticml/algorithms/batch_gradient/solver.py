@@ -38,7 +38,7 @@ from elasticml.data.out_of_core.store import (
 )
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
-from elasticml.objectives.losses import LOGISTIC, loss_named
+from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 from elasticml.objectives.multiclass import MultiLoss, multiclass_loss
 from elasticml.specification.algorithms import BatchGradient, settings_from_section
 
@@ -92,7 +92,7 @@ class BatchGradientSolver:
 
     def __init__(self, settings: Mapping[str, Any], facts: DatasetStats) -> None:
         checked = settings_from_section(BatchGradient, settings)
-        self._loss = loss_named(checked.loss, checked.loss_parameters)
+        self._loss = MarginLoss(checked.loss, checked.terms)
         #: Number of models; the loss of several classes replaces that of one margin then.
         self._models = n_models(checked, facts)
         self._multi: MultiLoss | None = multiclass_loss(self._loss) if self._models > 1 else None
@@ -588,12 +588,13 @@ def _advance(rows: I64, at_margins: I64, at_directions: I64, step: float) -> Non
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels of line searches and second derivatives, or load their machine code."""
     one, out, none = np.ones(1), np.zeros(1), np.zeros(0, np.int64)
-    LOGISTIC.values_and_slopes(none, none, none, none, none, out)
-    LOGISTIC.along_chunks(none, none, none, none, none, steps=one, sums_out=np.zeros((2, 1)))
+    logistic = loss_named("logistic")
+    logistic.values_and_slopes(none, none, none, none, none, out)
+    logistic.along_chunks(none, none, none, none, none, steps=one, sums_out=np.zeros((2, 1)))
     kernels.add_sums(none, none, out)
     _advance(none, none, none, 1.0)
-    LOGISTIC.curvature(one, one, None, out)
-    LOGISTIC.curvature_along(one, one, one, None)
+    logistic.curvature(one, one, None, out)
+    logistic.curvature_along(one, one, one, None)
     for chunk in chunks_to_warm_up(kind, dtype):
         w = np.ones(chunk.layout.n_columns)
         adjoint, forward = make_adjoint(chunk.layout, w.size), make_forward(chunk.layout, w)

@@ -96,7 +96,7 @@ def make_trainer(
     """
     checked = settings_from_section(BatchGradient, settings)
     rule = absent_rule(checked.name, absent)
-    check_labels(checked.loss, facts)
+    check_labels(checked.loss, facts, is_classification=checked.is_classification)
     targets = targets_for(checked, facts)
     offset_column(checked, facts)  # refused before anything starts
     if checked.chosen_optimizer == "newton":

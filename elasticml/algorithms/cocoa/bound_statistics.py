@@ -16,6 +16,7 @@ from elasticml.data.chunks.kernels import csr_forward
 from elasticml.data.chunks.ngrams import first_columns, indices_of_letters, letters_of_codes
 from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.ids import ChunkId
+from elasticml.objectives.loss_kernels import loss_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,12 @@ def _add(
 ) -> None:
     chunk, targets = evaluated.chunk, evaluated.targets
     s = np.ones(chunk.n_rows) if evaluated.weights is None else evaluated.weights
-    losses, slopes, keys = _losses(plan.loss, evaluated.margins, targets)
+    # Margins are folded already: labels count as +1.
+    own = np.ones(chunk.n_rows) if plan.loss.is_classification else targets
+    keys = plan.loss.terms.bound_key(evaluated.margins)
+    losses, slopes = keys, keys
+    if not plan.has_kink:
+        losses, slopes = plan.loss.each(evaluated.margins, own)
     at = np.searchsorted(np.array(plan.edges), keys, side="right").astype(np.int64)
     squares, reach = _squares(chunk, rows)
     moments = out[frozen_loss_bound.MOMENTS]
@@ -126,7 +132,7 @@ def _add(
     moments[0, frozen_loss_bound.CHUNKS] += 1.0
     moments[0, frozen_loss_bound.SIZES] += float(chunk.n_rows) ** frozen_loss_bound.SIZE_POWER
     moments[:, frozen_loss_bound.SPECTRAL] += _spectral(plan, rows, chunk, at, s, squares)
-    signs = np.ones(chunk.n_rows) if plan.loss == "squared" else targets
+    signs = targets if plan.loss.is_classification else np.ones(chunk.n_rows)
     _add_vectors(plan, rows, chunk, at, s * signs, slopes, out[frozen_loss_bound.VECTORS])
     if plan.form == "matrix":
         _add_products(rows, chunk, at, s, out[frozen_loss_bound.PRODUCTS])
@@ -148,25 +154,9 @@ def warm_kernels() -> None:
         rows = RowMap(layout=chunk.layout, n_columns=1)
         forms: tuple[frozen_loss_bound.Form, ...] = ("matrix", "diagonal", "scalar")
         for form in forms:
-            plan = BoundPlan(loss="hinge", n_sent=1, form=form, edges=())
+            plan = BoundPlan(loss=loss_named("hinge"), n_sent=1, form=form, edges=())
             evaluated = EvaluatedChunk(chunk=chunk, targets=one, margins=one)
             add_statistics(plan, rows, one, evaluated, plan.zeros())
-
-
-def _losses(loss: str, margins: F64, targets: F64) -> tuple[F64, F64, F64]:
-    """Losses (hinge: deficits), slopes (hinge: deficits) and bin keys, each (n,)."""
-    if loss == "squared":
-        residual = margins - targets
-        return 0.5 * residual * residual, residual, residual
-    if loss == "logistic":
-        e = np.exp(-np.abs(margins))
-        value = np.log1p(e) + np.maximum(-margins, 0.0)
-        return value, -np.where(margins > 0.0, e, 1.0) / (1.0 + e), -np.abs(margins)
-    deficits = 1.0 - margins
-    if loss == "hinge":
-        return deficits, deficits, deficits
-    room = np.maximum(deficits, 0.0)
-    return room * room, -2.0 * room, deficits
 
 
 def _squares(chunk: Chunk, rows: RowMap) -> tuple[F64, F64]:
@@ -220,7 +210,7 @@ def _add_vectors(
     plan: BoundPlan, rows: RowMap, chunk: Chunk, at: I64, signed: F64, slopes: F64, out: F64
 ) -> None:
     """Add ``sum c_i x_i`` to the vectors; see ``BoundPlan.n_vectors``."""
-    if plan.loss != "hinge":
+    if not plan.has_kink:
         _add_rows(rows, chunk, np.zeros_like(at), signed * slopes, out)
     elif plan.form == "scalar":
         _add_rows(rows, chunk, np.zeros_like(at), np.where(slopes >= 0.0, signed, 0.0), out)

@@ -10,12 +10,14 @@ section 3.1.
 
 from __future__ import annotations
 
+from functools import cache
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 from numba import cuda, float64
 
-from elasticml.objectives.dual_kernels import logistic_newton_step, minus_conjugate_of, stepped
+from elasticml.objectives.losses import Defaults
 
 #: Maximum threads of a block, a power of two.
 THREADS_MAX: Final = 256
@@ -42,6 +44,25 @@ def _sum_of_block(partial: Any) -> None:
         half //= 2
 
 
+@cuda.jit(device=True)
+def _part_of_row(begin: Any, end: Any, indices: Any, values: Any, r: Any) -> Any:
+    """Return this thread's part of a row's product with ``r``."""
+    total = 0.0
+    for j in range(begin + cuda.threadIdx.x, end, cuda.blockDim.x):
+        x = float64(values[j]) if values.size > 0 else 1.0
+        total += x * float64(r[indices[j] if indices.size > 0 else j - begin])
+    return total
+
+
+@cuda.jit(device=True)
+def _add_row(begin: Any, end: Any, indices: Any, values: Any, c: Any, r: Any) -> None:
+    """Add this thread's part of a row, times ``c``, to ``r``."""
+    for j in range(begin + cuda.threadIdx.x, end, cuda.blockDim.x):
+        x = float64(values[j]) if values.size > 0 else 1.0
+        at = indices[j] if indices.size > 0 else j - begin
+        cuda.atomic.add(r, at, r.dtype.type(c * x))
+
+
 @cuda.jit
 def norms_of(indptr: Any, values: Any, norms: Any) -> None:
     """Write the squared norms of the rows; empty ``values`` mean ones."""
@@ -59,28 +80,48 @@ def norms_of(indptr: Any, values: Any, norms: Any) -> None:
         cuda.syncthreads()
 
 
-@cuda.jit
-def ascend(
-    order: Any,
-    indptr: Any,
-    indices: Any,
-    values: Any,
-    targets: Any,
-    weights: Any,
-    norms: Any,
-    alpha: Any,
-    code: int,
-    box: Any,
-    unit: float,
-    intercept: float,
-    share: float,
-    r: Any,
-    sums: Any,
-) -> None:
-    """Maximise the local dual problem over one row after another, in each block.
+@cache
+def _on_device(function: FunctionType) -> Any:
+    """Return a function for kernels, of a plain one and those that it calls."""
+    inner = {
+        name: _on_device(other)
+        for name in function.__code__.co_names
+        if isinstance(other := function.__globals__.get(name), FunctionType)
+    }
+    own = FunctionType(function.__code__, {**function.__globals__, **inner}, function.__name__)
+    return cuda.jit(device=True)(own)
+
+
+@cache
+def _taken_for(loss: Any) -> Any:
+    """Return the device function of a row's step for a class of losses.
+
+    Its steps must call no other methods. The logistic loss takes one Newton step.
+    """
+    has_short = loss.short_step is not Defaults.short_step
+    step = _on_device(loss.short_step if has_short else loss.step)
+    minus = _on_device(loss.minus)
+
+    @cuda.jit(device=True)
+    def taken(terms: Any, old: Any, z: Any, y: Any, q: Any, share: Any) -> Any:
+        """Return the new dual variable, and the change of ``-loss*``."""
+        new = old
+        if q >= 0.0:
+            new = step(terms, old, z, y, q)
+            new = old + share * (new - old) if share < 1.0 else new
+        return new, minus(terms, new, y) - minus(terms, old, y)
+
+    return taken
+
+
+@cache
+def ascend_for(loss: Any) -> Any:
+    """Return the kernel that maximises the local dual problem over one row after another.
 
     Parameters
     ----------
+    loss : type
+        Class of the loss, see :mod:`elasticml.objectives.losses`. The kernel's parameters are:
     order : ndarray (n,), int64
         The rows to visit; block k of ``gridDim`` takes every ``gridDim``-th from the k-th.
     indptr : ndarray (rows + 1,), int64
@@ -91,9 +132,12 @@ def ascend(
     targets, norms, alpha : ndarray (rows,), float64
     weights : ndarray (rows,) or (0,), float64
         Empty means ones.
-    code : int
-        Code of the loss; the logistic loss takes one Newton step.
-    box : tuple of 3 floats
+    terms : NamedTuple
+        The loss.
+    folds : bool
+        Whether margins are folded with the labels.
+    quadratic : float
+        Lower bound of ``-minus''``.
     unit, intercept : float
         As in :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`.
     share : float
@@ -102,56 +146,64 @@ def ascend(
         ``v + sigma' u``.
     sums : ndarray (N_CUDA_SUMS,), float64
     """
-    partial = cuda.shared.array(THREADS_MAX, float64)
-    scaled_step = cuda.shared.array(1, float64)
-    lane, width, last = cuda.threadIdx.x, cuda.blockDim.x, r.size - 1
-    dual, curvature, visited, stored = 0.0, 0.0, 0.0, 0.0
-    for k in range(cuda.blockIdx.x, order.size, cuda.gridDim.x):
-        i = order[k]
-        begin, end = indptr[i], indptr[i + 1]
-        total = 0.0
-        for j in range(begin + lane, end, width):
-            x = float64(values[j]) if values.size > 0 else 1.0
-            total += x * float64(r[indices[j] if indices.size > 0 else j - begin])
-        partial[lane] = total
-        _sum_of_block(partial)
+    taken = _taken_for(loss)
+
+    @cuda.jit
+    def ascend(
+        order: Any,
+        indptr: Any,
+        indices: Any,
+        values: Any,
+        targets: Any,
+        weights: Any,
+        norms: Any,
+        alpha: Any,
+        terms: Any,
+        folds: Any,
+        quadratic: Any,
+        unit: Any,
+        intercept: Any,
+        share: Any,
+        r: Any,
+        sums: Any,
+    ) -> None:
+        partial = cuda.shared.array(THREADS_MAX, float64)
+        scaled_step = cuda.shared.array(1, float64)
+        lane, last = cuda.threadIdx.x, r.size - 1
+        dual, curvature, visited, stored = 0.0, 0.0, 0.0, 0.0
+        for k in range(cuda.blockIdx.x, order.size, cuda.gridDim.x):
+            i = order[k]
+            begin, end = indptr[i], indptr[i + 1]
+            partial[lane] = _part_of_row(begin, end, indices, values, r)
+            _sum_of_block(partial)
+            if lane == 0:
+                y, old = targets[i], alpha[i]
+                s = weights[i] if weights.size > 0 else 1.0
+                fold = y if folds else 1.0
+                z = fold * (partial[0] + intercept * float64(r[last]))
+                q = unit * s * (norms[i] + intercept * intercept) if s > 0.0 else -1.0
+                new, gain = taken(terms, old, z, y, q, share)
+                alpha[i] = new
+                scaled_step[0] = unit * s * fold * (new - old)
+                dual += s * gain
+                curvature += 0.5 * quadratic * s * (new - old) * (new - old)
+                visited += 1.0
+                stored += float64(end - begin)
+                if intercept != 0.0 and new != old:
+                    cuda.atomic.add(r, last, r.dtype.type(intercept * scaled_step[0]))
+            cuda.syncthreads()
+            if scaled_step[0] != 0.0:
+                _add_row(begin, end, indices, values, scaled_step[0], r)
+            # The next row must see what other blocks have added, not a cached copy.
+            cuda.threadfence()
+            cuda.syncthreads()
         if lane == 0:
-            y, old = targets[i], alpha[i]
-            s = weights[i] if weights.size > 0 else 1.0
-            fold = y if code != 1 and code != 5 else 1.0
-            z = fold * (partial[0] + intercept * float64(r[last]))
-            q = unit * s * (norms[i] + intercept * intercept)
-            new = old
-            if s > 0.0:
-                if code == 0:
-                    new = logistic_newton_step(old, z, q)
-                else:
-                    new = stepped(code, old, z, y, q, box)
-                new = old + share * (new - old) if share < 1.0 else new
-            alpha[i] = new
-            scaled_step[0] = unit * s * fold * (new - old)
-            gain = minus_conjugate_of(code, new, y, box) - minus_conjugate_of(code, old, y, box)
-            dual += s * gain
-            curvature += 0.5 * box[2] * s * (new - old) * (new - old)
-            visited += 1.0
-            stored += float64(end - begin)
-            if intercept != 0.0 and new != old:
-                cuda.atomic.add(r, last, r.dtype.type(intercept * scaled_step[0]))
-        cuda.syncthreads()
-        change = scaled_step[0]
-        if change != 0.0:
-            for j in range(begin + lane, end, width):
-                x = float64(values[j]) if values.size > 0 else 1.0
-                at = indices[j] if indices.size > 0 else j - begin
-                cuda.atomic.add(r, at, r.dtype.type(change * x))
-        # The next row must see what other blocks have added, not a cached copy.
-        cuda.threadfence()
-        cuda.syncthreads()
-    if lane == 0:
-        cuda.atomic.add(sums, 0, dual)
-        cuda.atomic.add(sums, 1, curvature)
-        cuda.atomic.add(sums, 2, visited)
-        cuda.atomic.add(sums, 3, stored)
+            cuda.atomic.add(sums, 0, dual)
+            cuda.atomic.add(sums, 1, curvature)
+            cuda.atomic.add(sums, 2, visited)
+            cuda.atomic.add(sums, 3, stored)
+
+    return ascend
 
 
 @cuda.jit

@@ -10,7 +10,7 @@ Source: Snap ML, section 3.1, and section 3.2, "Asynchronous Data Streaming", wi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.ngrams import first_columns
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.errors import DataError
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 
 # Rows of chunks in a GPU's memory, in batches where they do not all fit.
 #
@@ -282,8 +282,8 @@ class CudaSolver:
 
     Parameters
     ----------
-    loss : str
-        Name of a loss with a dual. Steps are exact, except for the logistic loss: one Newton step.
+    loss : MarginLoss
+        Steps are exact, except for the logistic loss: one Newton step.
     dtype : {"float32", "float64"}
         Of the chunks' values, and of the model on the device.
     intercept_scaling : float, optional
@@ -293,8 +293,6 @@ class CudaSolver:
         device and the rows. One block visits rows one after another, as a processor does.
     room_bytes : float, optional
         Device memory available for rows; by default four fifths of the free memory.
-    parameters : mapping
-        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
 
     Source: Snap ML, section 3.1.
     """
@@ -302,15 +300,14 @@ class CudaSolver:
     def __init__(
         self,
         *,
-        loss: str,
+        loss: MarginLoss,
         dtype: str,
         intercept_scaling: float | None,
         blocks: int | None = None,
         threads: int | None = None,
         room_bytes: float | None = None,
-        parameters: Mapping[str, float] = {},
     ) -> None:
-        self._loss = dual_loss_named(loss, parameters)
+        self._loss = loss
         self._dtype = np.dtype(dtype)
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._blocks_wanted, self._threads_wanted = blocks, threads
@@ -448,7 +445,7 @@ class CudaSolver:
         rows.before.copy_to_device(rows.alpha)
         model.before.copy_to_device(model.r)
         sums = cuda.to_device(cuda_kernels.empty_sums())
-        cuda_kernels.ascend[grid](
+        cuda_kernels.ascend_for(type(self._loss.terms))[grid](
             cuda.to_device(order),
             rows.indptr,
             rows.indices,
@@ -457,8 +454,9 @@ class CudaSolver:
             rows.weights,
             rows.norms,
             rows.alpha,
-            self._loss.code,
-            self._loss.box,
+            self._loss.terms,
+            self._loss.is_classification,
+            self._loss.terms.minus_curvature(0.0, 0.0),
             plan.whole / plan.request.l2_total,
             self._intercept,
             self._damping.share,
@@ -553,12 +551,11 @@ class OnDevice:
 def cuda_solvers(
     groups: int | None,
     *,
-    loss: str,
+    loss: MarginLoss,
     dtype: str,
     intercept_scaling: float | None,
     blocks: int | None = None,
     threads: int | None = None,
-    parameters: Mapping[str, float] = {},
 ) -> list[DualSolver]:
     """Return a solver for each group, assigned to the devices in turn; one per device by default.
 
@@ -573,7 +570,6 @@ def cuda_solvers(
             intercept_scaling=intercept_scaling,
             blocks=blocks,
             threads=threads,
-            parameters=parameters,
         )
         for _ in range(n)
     ]

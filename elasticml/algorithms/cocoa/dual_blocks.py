@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from elasticml.compiled import kernel, vector_at
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.kernels import add_sums
 from elasticml.data.out_of_core.store import row_array
-from elasticml.objectives.conjugates import DualLoss
-from elasticml.objectives.loss_kernels import Shape
+from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 
 #: float64 (n_rows,): dual variables at the beginning of the last exchange.
 ALPHA: Final = "alpha"
@@ -41,7 +40,7 @@ class Duals:
     prefix: str = ""
 
     def settle(
-        self, chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float
+        self, chunk: Chunk, loss: MarginLoss, *, serial: int, settle: int, gamma: float
     ) -> bool:
         """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
 
@@ -56,9 +55,11 @@ class Duals:
         if own != settle:
             return False
         alpha = self.alpha(chunk)
-        self.write_alpha(
-            chunk, _settled(loss, alpha, self.step(chunk), gamma, row_array(chunk)), serial
-        )
+        if gamma != 0.0:
+            settled = row_array(chunk)
+            _settle(loss.terms, alpha, self.step(chunk), gamma, chunk.labels, settled)
+            alpha = settled
+        self.write_alpha(chunk, alpha, serial)
         return True
 
     def are_in(self, chunk: Chunk) -> bool:
@@ -117,7 +118,7 @@ class DualBlock:
         #: The arrays written last, the chunks' parts of the first, and their serial.
         self._written: tuple[F64, F64, Sequence[F64], int] | None = None
 
-    def settled(self, loss: DualLoss, *, serial: int, settle: int, gamma: float) -> F64 | None:
+    def settled(self, loss: MarginLoss, *, serial: int, settle: int, gamma: float) -> F64 | None:
         """Return the dual variables with the last step applied, once: see :meth:`Duals.settle`.
 
         Nothing is written. None if a chunk's state is another one than was written last.
@@ -129,7 +130,11 @@ class DualBlock:
         present = [chunk.state.get(name) for chunk in self.chunks]
         if own not in (serial, settle) or not all(map(operator.is_, present, parts)):
             return None
-        return alpha if own == serial else _settled(loss, alpha, step, gamma, self._array())
+        if own == serial or gamma == 0.0:
+            return alpha
+        settled = self._array()
+        _settle_parts(loss.terms, alpha, step, gamma, self._stops, self._table, settled)
+        return settled
 
     def gathered(self) -> F64:
         """Return the chunks' dual variables."""
@@ -140,7 +145,7 @@ class DualBlock:
         """Copy these dual variables to the pieces."""
         _copy_parts(alpha, self._stops, self._table)
 
-    def end(self, alpha: F64, loss: DualLoss, serial: int) -> F64:
+    def end(self, alpha: F64, loss: MarginLoss, serial: int) -> F64:
         """Write the chunks' steps from ``alpha`` to the pieces' dual variables.
 
         Returns
@@ -149,7 +154,7 @@ class DualBlock:
             The line search's sums, see :func:`elasticml.algorithms.cocoa.line_search.sum_steps`.
         """
         step, sums = self._array(), np.zeros((len(self.chunks), 2))
-        _sum_steps_of_parts(loss.code, loss.box, alpha, self._stops, self._table, step, sums)
+        _sum_steps_of_parts(loss.terms, alpha, self._stops, self._table, step, sums)
         self.write(alpha, step, serial)
         return sums
 
@@ -187,14 +192,24 @@ def blocks_of(duals: Duals, pieces: Sequence[Piece], chunks: Sequence[Chunk]) ->
     ]
 
 
-def _settled(loss: DualLoss, alpha: F64, step: F64, gamma: float, out: F64) -> F64:
-    """Return ``alpha + gamma step`` in ``out``, or ``alpha`` itself where gamma is 0."""
-    if gamma == 0.0:
-        return alpha
-    np.multiply(gamma, step, out=out)
-    out += alpha
-    # Clipped: alpha + (new - alpha) may round beyond a bound that new was on.
-    return np.clip(out, loss.low, loss.high, out=out)
+@kernel
+def _settle(loss: Any, alpha: F64, step: F64, gamma: float, targets: F64, out: F64) -> None:
+    """Write ``alpha + gamma step``, which may round beyond a bound that the step ended on."""
+    for i in range(alpha.size):
+        out[i] = loss.clip(alpha[i] + gamma * step[i], targets[i])
+
+
+@kernel
+def _settle_parts(
+    loss: Any, alpha: F64, step: F64, gamma: float, stops: I64, table: I64, out: F64
+) -> None:
+    """Do so for parts that end at ``stops``; addresses of targets are in the second column."""
+    first = 0
+    for c in range(stops.size):
+        own = slice(first, stops[c])
+        targets = vector_at(table[c, 1], stops[c] - first, alpha)
+        _settle(loss, alpha[own], step[own], gamma, targets, out[own])
+        first = stops[c]
 
 
 @kernel
@@ -210,15 +225,14 @@ def _copy_parts(alpha: F64, stops: I64, table: I64) -> None:
 
 @kernel
 def _sum_steps_of_parts(
-    code: int, box: Shape, alpha: F64, stops: I64, table: I64, step: F64, sums: F64
+    loss: Any, alpha: F64, stops: I64, table: I64, step: F64, sums: F64
 ) -> None:
     """Write each part's steps, and its sums into ``sums`` (parts, 2); addresses are 0 for none."""
     first = 0
     for c in range(stops.size):
         n = stops[c] - first
         sum_steps(
-            code,
-            box,
+            loss,
             alpha[first : stops[c]],
             vector_at(table[c, 0], n, alpha),
             vector_at(table[c, 1], n, alpha),
@@ -250,6 +264,7 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the loops over blocks, or load their machine code from the cache."""
     none, parts, table = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
     _copy_parts(none, parts, table)
-    _sum_steps_of_parts(0, (0.0, 1.0, 0.0), none, parts, table, none, np.zeros((0, 2)))
+    _settle_parts(loss_named("hinge").terms, none, none, 1.0, parts, table, none)
+    _sum_steps_of_parts(loss_named("hinge").terms, none, parts, table, none, np.zeros((0, 2)))
     write_coefficients(True, parts, parts, parts, parts, parts)
     add_sums(parts, parts, none)

@@ -46,6 +46,9 @@ from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.ids import ExchangeId, GroupId
+from elasticml.objectives.loss_kernels import MarginLoss
+from elasticml.objectives.losses import LOSSES
+from elasticml.specification.algorithms import DUAL_LOSSES
 
 # The statistics by which the loss of absent examples is bounded: sums over bins of rows.
 #
@@ -59,8 +62,6 @@ from elasticml.ids import ExchangeId, GroupId
 #: "matrix": second moments of every bin. "diagonal": an upper bound of them. "scalar": one number.
 Form = Literal["matrix", "diagonal", "scalar"]
 
-#: Losses for which there is a bound.
-BOUNDED_LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
 #: Maximum doubles of the statistics, if the width allows it.
 BUDGET: Final = 1_000_000
 
@@ -96,16 +97,6 @@ SIZE_POWER: Final = 8
 #: Up to this number of doubles, statistics are summed chunk by chunk, which rounds less.
 _STAGED_MAX: Final = 2**18
 
-#: Positive edges, finest first.
-_HINGE_SIDES: Final = (
-    (0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
-    (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0),
-    (0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 1.0),
-    (0.003, 0.02, 0.1, 0.3, 1.0),
-    (0.01, 0.1, 0.5),
-)
-_SQUARED_HINGE_EDGES: Final = (-2.0, -1.0, -0.5, -0.25, -0.1, -0.03, 0.0)
-_LOGISTIC_EDGES: Final = (-8.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0)
 #: With fewer edges than this, a coarser second moment is the better choice.
 _MATRIX_EDGES_MIN: Final = 10
 
@@ -114,12 +105,17 @@ _MATRIX_EDGES_MIN: Final = 10
 class BoundPlan:
     """The statistics to keep; the same on every member and on the driver."""
 
-    loss: str
+    loss: MarginLoss
     #: Length of a sent model: the columns, plus one with an intercept or shifted columns.
     n_sent: int
     form: Form
     #: Bin b holds the keys in ``[edges[b - 1], edges[b])``; the outer two are unbounded.
     edges: tuple[float, ...]
+
+    @property
+    def has_kink(self) -> bool:
+        """Whether rows are described by their deficits, as those of the hinge."""
+        return not self.loss.terms.is_smooth()
 
     @property
     def n_bins(self) -> int:
@@ -133,7 +129,7 @@ class BoundPlan:
         Hinge: ``sum s_i x_i`` of every bin, then ``sum s_i a_i x_i`` of every bin; in the scalar
         form only ``sum s_i x_i`` over the rows of positive deficit. Smooth losses: the gradient.
         """
-        return 2 * self.n_bins if self.loss == "hinge" and self.form != "scalar" else 1
+        return 2 * self.n_bins if self.has_kink and self.form != "scalar" else 1
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -175,13 +171,12 @@ class BoundPlan:
         return np.append(-np.inf, edges), np.append(edges, np.inf)
 
 
-def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> BoundPlan:
+def plan_statistics(loss: MarginLoss, n_sent: int, budget: int = BUDGET) -> BoundPlan:
     """Choose the tightest statistics that fit a budget.
 
     Parameters
     ----------
-    loss : str
-        One of :data:`BOUNDED_LOSSES`.
+    loss : MarginLoss
     n_sent : int
         Length of a sent model, at least 1.
     budget : int
@@ -193,30 +188,21 @@ def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> BoundPlan:
     ConfigError
         When there is no bound for the loss.
     """
-    if loss not in BOUNDED_LOSSES:
+    all_edges = loss.terms.bound_edges()
+    if not all_edges:
+        bounded = [name for name in DUAL_LOSSES if LOSSES[name].bound_edges()]
         raise ConfigError(
-            f"algorithm.loss is {loss!r}, whose absent examples cannot be bounded; wanted one of "
-            f"{', '.join(BOUNDED_LOSSES)}, or absent: reload",
+            f"algorithm.loss is {loss.name!r}, whose absent examples cannot be bounded; wanted one "
+            f"of {', '.join(bounded)}, or absent: reload",
             key="algorithm.loss",
         )
     forms: tuple[Form, ...] = ("matrix", "diagonal", "scalar")
     plans = [
         BoundPlan(loss=loss, n_sent=n_sent, form=form, edges=edges)
-        for form, edges in itertools.product(forms, _edges(loss))
-        if form != "matrix" or loss != "hinge" or len(edges) >= _MATRIX_EDGES_MIN
+        for form, edges in itertools.product(forms, all_edges)
+        if form != "matrix" or loss.terms.is_smooth() or len(edges) >= _MATRIX_EDGES_MIN
     ]
     return next((plan for plan in plans if plan.size <= budget), plans[-1])
-
-
-def _edges(loss: str) -> list[tuple[float, ...]]:
-    """Return the choices of edges for a loss, finest first."""
-    if loss == "squared":
-        return [()]
-    if loss == "squared_hinge":
-        return [_SQUARED_HINGE_EDGES, (-1.0, -0.25, 0.0), (0.0,)]
-    if loss == "logistic":
-        return [_LOGISTIC_EDGES, (-5.0, -2.0), ()]
-    return [(*(-e for e in reversed(side)), 0.0, *side) for side in _HINGE_SIDES]
 
 
 # The driver's half of the bound: an upper bound of the absent examples' loss at any model.
@@ -248,7 +234,7 @@ _ROUND_UP: Final = 1.0 + 1e-13
 
 
 def trivial_bound(
-    loss: str, weight: float, v: F64, row_norm_max: float, target_max: float = 0.0
+    loss: MarginLoss, weight: float, v: F64, row_norm_max: float, target_max: float = 0.0
 ) -> float:
     """Bound the loss of examples from their weight and the largest row norm alone.
 
@@ -261,16 +247,13 @@ def trivial_bound(
     row_norm_max : float
         First entry of ``row_maxima``.
     target_max : float
-        Largest absolute target; used for the squared loss only.
+        Largest absolute target, in regression.
     """
     reach = row_norm_max * float(np.linalg.norm(v)) * _ROUND_UP
-    if loss == "squared":
-        each = 0.5 * (reach + target_max) ** 2
-    elif loss == "logistic":
-        each = reach + math.log1p(math.exp(-reach))
-    else:
-        each = (1.0 + reach) if loss == "hinge" else (1.0 + reach) ** 2
-    return weight * each * _ROUND_UP
+    targets = (1.0,) if loss.is_classification else (-target_max, target_max)
+    # Convex in the margin and the target: largest in a corner.
+    each = [loss.value(z, y) for z in (-reach, reach) for y in targets]
+    return weight * max(each) * _ROUND_UP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,13 +328,13 @@ class FrozenLoss:
             Model in trained coordinates.
         """
         step = self._step(v)
-        if self._plan.loss != "hinge":
+        if not self._plan.has_kink:
             bound = self._smooth(step)
         elif self._plan.form == "scalar":
             bound = self._hinge_scalar(step)
         else:
             bound = self._hinge(step)
-        if self._plan.loss != "squared":
+        if self._plan.loss.is_classification:
             trivial = trivial_bound(self._plan.loss, self.weight, v, self._row_norm)
             bound = min(bound, trivial)
         return max(bound, 0.0) * _ROUND_UP
@@ -391,17 +374,8 @@ class FrozenLoss:
     def _curvatures(self, radius: float) -> F64:
         """Half of the largest second derivative that each bin's rows can meet within the radius."""
         upper = self._edges()[1]
-        if self._plan.loss == "squared":
-            return np.full(self._plan.n_bins, 0.5)
-        if self._plan.loss == "logistic":
-            # Keys are -|z|: the smallest |z| that a row of the bin can reach decides.
-            e = np.exp(-np.maximum(-upper - radius, 0.0))
-            return 0.5 * e / (1.0 + e) ** 2
-        # max(0, a + t)^2 <= t^2 (1 - |a| / radius)^2 for a < 0 and |t| <= radius.
-        distance = np.maximum(-upper, 0.0)
-        if radius <= 0.0:
-            return np.where(distance > 0.0, 0.0, 1.0)
-        return np.maximum(1.0 - distance / radius, 0.0) ** 2
+        bound = self._plan.loss.terms.bound_curvature
+        return np.array([bound(float(edge), radius) for edge in upper])
 
     def _edges(self) -> tuple[F64, F64]:
         """Edges of the bins, moved outwards by the error of a margin."""
@@ -556,7 +530,7 @@ UNKNOWN_GROUP: Final = FrozenGroup(dual=0.0, image=None, weight=None, loss=None)
 class FrozenGroups:
     """All absent groups by id, as the outcomes report them."""
 
-    loss: str
+    loss: MarginLoss
     columns: Columns
     #: None if the job waits for absent examples.
     plan: BoundPlan | None

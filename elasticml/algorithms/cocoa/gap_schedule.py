@@ -26,6 +26,7 @@ from typing import Final
 import numpy as np
 
 from elasticml.arrays import F64
+from elasticml.objectives.losses import Loss
 
 #: For a loss with a kink: weight of the model before the last pass in the certified model.
 SMOOTHING: Final = 0.4
@@ -67,7 +68,7 @@ class Certificate:
         return {"primal": self.primal, "dual": self.dual}
 
 
-def smoothed_model(loss: str, v: F64, before: F64 | None) -> F64:
+def smoothed_model(loss: Loss, v: F64, before: F64 | None) -> F64:
     """Return the model at which to take the primal objective: any is valid, some are better.
 
     Margins near the kink of the hinge or the quantile loss oscillate around it from pass to pass.
@@ -79,7 +80,7 @@ def smoothed_model(loss: str, v: F64, before: F64 | None) -> F64:
     v, before : ndarray (D,)
         The models after and before the last pass; ``before`` is None where it is not known.
     """
-    if loss not in ("hinge", "quantile") or before is None:
+    if loss.is_smooth() or before is None:
         return v
     return (1.0 - SMOOTHING) * v + SMOOTHING * before
 

@@ -17,6 +17,7 @@ from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import CoCoA, settings_from_section
 
 
@@ -78,10 +79,11 @@ def prepare_absence(
     settings: CoCoA, columns: Columns, rule: str, resume: Resume | None
 ) -> Generator[Exchange, Outcome, FrozenGroups]:
     """Compute the limits that bounds need, with "freeze" alone: an exchange over all members."""
-    frozens = FrozenGroups(loss=settings.loss, columns=columns, plan=None)
+    loss = MarginLoss(settings.loss, settings.terms)
+    frozens = FrozenGroups(loss=loss, columns=columns, plan=None)
     if rule != "freeze":
         return frozens
-    frozens.plan = plan_statistics(settings.loss, columns.n_sent)
+    frozens.plan = plan_statistics(loss, columns.n_sent)
     if resume is not None and resume.values["limits"] is not None:
         limits = resume.values["limits"]
         frozens.limits = RowLimits(rows=np.array(limits["rows"]), target=float(limits["target"]))

@@ -23,9 +23,7 @@ import numpy as np
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.arrays import F64
 from elasticml.compiled import kernel
-from elasticml.objectives.conjugates import DualLoss
-from elasticml.objectives.dual_kernels import minus_conjugate_of
-from elasticml.objectives.loss_kernels import Shape
+from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 
 if TYPE_CHECKING:
     from elasticml.specification.algorithms import CoCoA
@@ -62,8 +60,7 @@ def products(v: F64, dv: F64) -> Any:
 
 @kernel
 def sum_steps(
-    code: int,
-    box: Shape,
+    loss: Any,
     alpha: F64,
     new: F64,
     targets: F64,
@@ -76,10 +73,8 @@ def sum_steps(
 
     Parameters
     ----------
-    box : tuple of 3 floats
-        Interval of dual variables, and minus the second derivative of ``-loss*`` where it is
-        constant. The logistic loss uses its minimum between both ends: ``1/(a (1 - a))`` at the
-        point nearest to 1/2.
+    loss : NamedTuple
+        See :mod:`elasticml.objectives.losses`; c below is its ``minus_curvature``.
     weights : ndarray (n,) or (0,)
         Empty means ones.
     offsets : ndarray (n,) or (0,)
@@ -95,30 +90,26 @@ def sum_steps(
         if u == 0.0:
             continue
         s = weights[i] if weights.size > 0 else 1.0
-        c = box[2]
-        if code == 0:
-            low, high = min(a, b), max(a, b)
-            middle = min(max(0.5, low), high)
-            c = 1.0 / (middle * (1.0 - middle)) if 0.0 < middle < 1.0 else 4.0
         y = targets[i]
-        sums[0] += s * (minus_conjugate_of(code, b, y, box) - minus_conjugate_of(code, a, y, box))
-        sums[1] += 0.5 * s * c * u * u
+        sums[0] += s * (loss.minus(b, y) - loss.minus(a, y))
+        sums[1] += 0.5 * s * loss.minus_curvature(a, b) * u * u
         if offsets.size > 0:
-            sums[0] -= s * u * offsets[i] * (y if code != 1 and code != 5 else 1.0)
+            sums[0] -= s * u * offsets[i] * loss.fold(y)
 
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the sums, or load their machine code from the cache."""
     one = np.ones(1)
     products(one, one)
-    sum_steps(0, (0.0, 1.0, 0.0), one, one, one, _NONE, _NONE, np.zeros(1), np.zeros(2))
+    terms = loss_named("hinge").terms
+    sum_steps(terms, one, one, one, _NONE, _NONE, np.zeros(1), np.zeros(2))
 
 
-def summed_steps(loss: DualLoss, before: F64, piece: Piece, step: F64) -> F64:
+def summed_steps(loss: MarginLoss, before: F64, piece: Piece, step: F64) -> F64:
     """Write a chunk's step from ``before`` to its dual variables; return its sums, (2,)."""
     sums = np.zeros(2)
     weights, offsets = (_NONE if a is None else a for a in (piece.weights, piece.offsets))
-    sum_steps(loss.code, loss.box, before, piece.alpha, piece.targets, weights, offsets, step, sums)
+    sum_steps(loss.terms, before, piece.alpha, piece.targets, weights, offsets, step, sums)
     return sums
 
 

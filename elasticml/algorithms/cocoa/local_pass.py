@@ -7,7 +7,7 @@ runs on CPUs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -27,7 +27,7 @@ from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype, dense_chunk
 from elasticml.data.out_of_core.store import release, row_array, store_of
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 
 # The request for a local pass over a member's rows, its plan and its result.
 
@@ -245,15 +245,12 @@ class LocalSolver:
 
     Parameters
     ----------
-    loss : str
-        Name of a loss with a dual, see :mod:`elasticml.objectives.conjugates`.
+    loss : MarginLoss
     dtype : {"float32", "float64"}
         Of the chunks' values, and of the model replicas.
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     options : PassOptions
-    parameters : mapping
-        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
     caches : mapping, optional
         Shared with the solvers of other groups, which take turns with the chunks.
     """
@@ -261,17 +258,16 @@ class LocalSolver:
     def __init__(
         self,
         *,
-        loss: str,
+        loss: MarginLoss,
         dtype: str,
         intercept_scaling: float | None,
         options: PassOptions = PassOptions(),
-        parameters: Mapping[str, float] = {},
         caches: ChunkCaches | None = None,
     ) -> None:
         bucket = options.bucket
         if bucket is not None and bucket < 1:
             raise ValueError(f"bucket is {bucket}, wanted at least 1")
-        self._loss = dual_loss_named(loss, parameters)
+        self._loss = loss
         self._dtype = np.dtype(dtype)
         self._like: NDArray[Any] = np.empty(0, self._dtype)
         self._bucket_wanted = bucket
@@ -458,8 +454,7 @@ class LocalSolver:
         )
         rows = sdca_kernels.ChunkRows(self._table, self._grams, self._like, self._bucket)
         dual = sdca_kernels.LocalDual(
-            code=self._loss.code,
-            box=self._loss.box,
+            loss=self._loss.terms,
             l2_total=plan.request.l2_total,
             intercept=self._intercept,
             reach=plan.reach,
@@ -558,7 +553,7 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         if dtype not in (None, each):
             continue
         chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=each)
-        solver = LocalSolver(loss="hinge", dtype=each, intercept_scaling=None)
+        solver = LocalSolver(loss=loss_named("hinge"), dtype=each, intercept_scaling=None)
         one = np.ones(1)
         solver.bind([Piece(chunk, one, one, np.zeros(1))])
         for serial in range(2):  # from the second on, it is measured how far the model moved

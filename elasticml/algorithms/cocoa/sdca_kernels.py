@@ -17,8 +17,6 @@ from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch, row_of
 from elasticml.arrays import F64, I64
 from elasticml.compiled import unchecked_kernel
-from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
-from elasticml.objectives.loss_kernels import Shape
 
 #: Sums that a visit adds to: change of the dual, curvature, visited rows, visited stored values,
 #: the rows' contributions to the duality gap as they are visited, and the weight seen.
@@ -48,10 +46,8 @@ class ChunkRows(NamedTuple):
 class LocalDual(NamedTuple):
     """The local dual problem, and how its rows shrink."""
 
-    #: Code of the loss.
-    code: int
-    #: Interval of dual variables, and ``-minus''`` where it is constant, else 0.
-    box: Shape
+    #: The loss's record, see :mod:`elasticml.objectives.losses`.
+    loss: Any
     l2_total: float
     #: Value of the constant column that the model's last coordinate belongs to; 0 for none.
     intercept: float
@@ -217,8 +213,8 @@ def visit(
         Added to.
     """
     table, grams, like, bucket = rows
-    code, box, _, intercept, reach = dual
-    quadratic, itemsize, last, end = box[2], like.itemsize, r.size - 1, visits.size
+    loss, _, intercept, reach = dual
+    itemsize, last, end = like.itemsize, r.size - 1, visits.size
     rise, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
     for k in range(end):
         t, first = row_of(table, visits[k] >> 32), visits[k] & 0xFFFFFFFF
@@ -250,22 +246,22 @@ def visit(
             )
             z = float(row_kernels.dot(kind, at, values_at, count, grams, like, r))
             y, s, old = targets[i], weights[i] if is_weighted else 1.0, alpha[i]
-            fold = y if code != 1 and code != 5 else 1.0
+            fold = loss.fold(y)
             seen += s
             swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
             shift = fold * offsets[i] if t[11] != 0 else 0.0
             z = swell * fold * (z + intercept * float(r[last])) + shift
             norm = float(norms[i]) + intercept * intercept
-            new = stepped(code, old, z, y, swell * unit * s * norm, box) if s > 0.0 else old
+            new = loss.step(old, z, y, swell * unit * s * norm) if s > 0.0 else old
             visited, stored = visited + 1, stored + count
-            gap += s * gap_of(code, old, z, y, box)
+            gap += s * loss.gap(old, z, y)
             if new == old:
                 if reach > 0.0:
-                    skips[i] = _epochs_to_skip(code, old, z, reach, norm)
+                    skips[i] = _epochs_to_skip(loss.slack(old, z), reach, norm)
                 continue
             alpha[i] = new
-            rise += s * (_gain(code, old, new, y, box) - shift * (new - old))
-            curvature += 0.5 * quadratic * s * (new - old) * (new - old)
+            rise += s * (loss.minus(new, y) - loss.minus(old, y) - shift * (new - old))
+            curvature += 0.5 * loss.minus_curvature(old, new) * s * (new - old) * (new - old)
             change = r.dtype.type(unit * s * fold * (new - old))
             row_kernels.add(kind, at, values_at, count, grams, like, change, r)
             r[last] += r.dtype.type(intercept) * change
@@ -278,28 +274,19 @@ def visit(
 
 
 @unchecked_kernel
-def _gain(code: int, old: float, new: float, y: float, box: Shape) -> float:
-    """Return the change of ``-conj`` of one dual variable."""
-    return minus_conjugate_of(code, new, y, box) - minus_conjugate_of(code, old, y, box)
-
-
-@unchecked_kernel
 def _lines(nbytes: int, n_rows: int) -> Any:
     """Return the lines to prefetch with each row."""
     return (nbytes // _LINE + n_rows) // n_rows if nbytes > 0 else 0
 
 
 @unchecked_kernel
-def _epochs_to_skip(code: int, a: float, m: float, reach: float, norm: float) -> Any:
+def _epochs_to_skip(slack: float, reach: float, norm: float) -> Any:
     """Return the epochs for which to skip a row whose dual variable stayed at a bound.
 
     The margin must change by ``slack`` before the dual variable can leave its bound. While the
     model moves as far per epoch as it did in the last one, the margin changes by at most ``|x|``
     times that, and usually by much less.
     """
-    if code < 2 or code > 4:
-        return np.uint8(0)
-    slack = m - 1.0 if a <= 0.0 else 1.0 - m if code == 4 else -m
-    if slack <= 0.0 or (a > 0.0 and (a < 1.0 or code == 3)):
+    if slack <= 0.0:
         return np.uint8(0)
     return np.uint8(min(slack * reach / math.sqrt(norm + 1e-300), _SKIP_MAX))

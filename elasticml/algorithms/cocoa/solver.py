@@ -50,7 +50,7 @@ from elasticml.data.chunks.products import Adjoint, Bodies, Forward, make_adjoin
 from elasticml.data.out_of_core.store import kept, release, row_array, store_of, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import CoCoA, settings_from_section
 
 # The member's half of CoCoA: steps of its dual variables, and its part of certificates.
@@ -143,7 +143,7 @@ class CocoaSolver:
         self._duals = Duals("" if number is None else f"{number}/")
         #: The solvers of all classes, which share scaled copies of chunks.
         self.siblings: Sequence[CocoaSolver] = ()
-        self._loss = dual_loss_named(self._settings.loss, self._settings.loss_parameters)
+        self._loss = MarginLoss(self._settings.loss, self._settings.terms)
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         #: The chunks of the last exchange, and what is held of them.
         self._chunks: list[Chunk] = []
@@ -163,7 +163,8 @@ class CocoaSolver:
         """Return the local solver; the first call chooses device and groups by its rows."""
         if self._local is None:
             stored = sum(stored_of(piece.chunk) for piece in pieces)
-            device = "cpu" if self._offset is not None else self._settings.device
+            has_no_kernel = self._offset is not None or self._settings.has_own_loss
+            device = "cpu" if has_no_kernel else self._settings.device
             self._device = device_of(device, stored)
             self._local = self._made_local(self._facts.layout.dtype, parallel.n_nodes)
         return self._local
@@ -178,10 +179,9 @@ class CocoaSolver:
             # Rows stay on their device.
             solvers = cuda_solvers(
                 self._settings.given_groups,
-                loss=self._loss.name,
+                loss=self._loss,
                 dtype=dtype,
                 intercept_scaling=scaling,
-                parameters=self._settings.loss_parameters,
             )
             if len(solvers) == 1:
                 return solvers[0]
@@ -194,22 +194,20 @@ class CocoaSolver:
             )
             solvers = [
                 LocalSolver(
-                    loss=self._loss.name,
+                    loss=self._loss,
                     dtype=dtype,
                     intercept_scaling=scaling,
                     options=options,
                     caches=caches,
-                    parameters=self._settings.loss_parameters,
                 )
                 for _ in range(self._settings.given_groups or n_nodes)
             ]
         searches = self._settings.searches_line
         return GroupedSolver(
             solvers,
-            loss=self._loss.name,
+            loss=self._loss,
             searches=searches,
             caches=caches,
-            parameters=self._settings.loss_parameters,
         )
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
@@ -334,7 +332,7 @@ class CocoaSolver:
             step = self._duals.step(chunk).copy()
             if piece.weights is not None:
                 step *= piece.weights
-            if self._loss.folds_labels():
+            if self._loss.is_classification:
                 step *= piece.targets
             adjoint.add(piece.chunk, step)
             if size > d:
@@ -476,11 +474,11 @@ class CocoaSolver:
         n, at_targets, at_weights = rows.table
         at_alpha, at = rows.places_in(alpha), rows.places_in(coefficients)
         places = at_targets, at_weights
-        self._loss.loss.values_and_slopes(n, rows.places_in(margins), *places, at, sums.values[0:1])
+        self._loss.values_and_slopes(n, rows.places_in(margins), *places, at, sums.values[0:1])
         self._loss.minus_conjugates(n, at_alpha, *places, sums.values[1:2])
         # One after another, as if there were no blocks.
         sums.values[2] = np.cumsum([sums.values[2], *rows.weights])[-1]
-        write_coefficients(self._loss.folds_labels(), n, at_alpha, *places, at)
+        write_coefficients(self._loss.is_classification, n, at_alpha, *places, at)
         if rows.bodies is not None:
             sums.adjoint.add_all(rows.bodies, at)
         add_sums(n, at, sums.constant)
@@ -497,7 +495,7 @@ class CocoaSolver:
             evaluated = bound_statistics.EvaluatedChunk(
                 chunk=chunk,
                 targets=held.targets,
-                margins=own * held.targets if self._loss.folds_labels() else own,
+                margins=own * held.targets if self._loss.is_classification else own,
                 weights=held.weights,
             )
             bound_statistics.add_statistics(plan, row_map, sent, evaluated, binned)
@@ -505,7 +503,7 @@ class CocoaSolver:
     def _plan(self, work: Work) -> BoundPlan | None:
         if MOMENTS not in work.returns:
             return None
-        return plan_statistics(self._loss.name, work.model["sent"].size)
+        return plan_statistics(self._loss, work.model["sent"].size)
 
     def _row_map(self, work: Work) -> RowMap:
         return RowMap(

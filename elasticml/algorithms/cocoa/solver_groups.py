@@ -21,7 +21,7 @@ Ours: groups are damped as the line search along their steps requires, at most a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -36,7 +36,7 @@ from elasticml.algorithms.cocoa.permutation import mix_hash
 from elasticml.arrays import F64
 from elasticml.data.out_of_core.store import row_array, store_of
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import DualLoss, dual_loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 
 # Assign a member's chunks to its groups.
 
@@ -138,19 +138,19 @@ class _Group:
         for own in self.rows:
             np.copyto(own.piece.alpha, own.before)
 
-    def summed(self, loss: DualLoss) -> F64:
+    def summed(self, loss: MarginLoss) -> F64:
         """Store the steps since :meth:`keep`; return the line search's sums, (2,)."""
         sums = np.zeros(2)
         for own in self.rows:
             sums += summed_steps(loss, own.before, own.piece, own.step)
         return sums
 
-    def shorten(self, length: float, loss: DualLoss) -> F64:
+    def shorten(self, length: float, loss: MarginLoss) -> F64:
         """Shorten the steps to this share; return the new sums."""
         for own in self.rows:
             # Clipped: a share of a step may round beyond a bound.
-            alpha = own.before + length * own.step
-            np.clip(alpha, loss.low, loss.high, out=own.piece.alpha)
+            np.add(own.before, length * own.step, out=own.piece.alpha)
+            loss.clip(own.piece.alpha, own.piece.targets)
         return self.summed(loss)
 
 
@@ -190,8 +190,7 @@ class GroupedSolver:
     ----------
     solvers : sequence of Ascent
         One for each group.
-    loss : str
-        Name of a loss with a dual.
+    loss : MarginLoss
     searches : bool
         Scale the groups' steps by the line search, and adapt their damping to it; otherwise add
         them whole, which is safe with sigma' at its safe value.
@@ -199,20 +198,17 @@ class GroupedSolver:
         The solvers' shared caches of all chunks. With it, chunks are reassigned in each pass, as to
         members with two holders: groups that always have the same rows take many more passes.
         Without it, a chunk stays in its group.
-    parameters : mapping
-        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
     """
 
     def __init__(
         self,
         solvers: Sequence[DualSolver],
         *,
-        loss: str,
+        loss: MarginLoss,
         searches: bool,
         caches: ChunkCaches | None = None,
-        parameters: Mapping[str, float] = {},
     ) -> None:
-        self._loss = dual_loss_named(loss, parameters)
+        self._loss = loss
         self._groups = [_Group(solver) for solver in solvers]
         self._caches = caches
         self._rows: list[_Rows] = []

@@ -56,7 +56,7 @@ from elasticml.algorithms.targets import (
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, JobFailedError
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import CoCoA, absent_rule, settings_from_section
 
 #: Gap relative to the objective below which float32 members sum their steps in float64.
@@ -89,7 +89,7 @@ def make_trainer(
     """
     checked = settings_from_section(CoCoA, settings)
     rule, initial = absent_rule(checked.name, absent), initial_model(settings)
-    check_labels(checked.loss, facts)
+    check_labels(checked.loss, facts, is_classification=checked.is_classification)
     n = n_models(checked, facts)
     if n > 1 and checked.loss == "logistic" and checked.engine_of is not None:
         raise ConfigError(
@@ -207,7 +207,7 @@ class _Ascent:
         """Compute both objectives at the model, and recompute it from the dual variables."""
         waits = self.waits if waits is None else waits
         own_v, before = self.v, None if self.is_stale or self._is_near else self.before
-        sent_v = smoothed_model(self.settings.loss, own_v, before)
+        sent_v = smoothed_model(self.settings.terms, own_v, before)
         outcome: Outcome = yield cocoa_exchanges.certify_exchange(
             self.columns.model(sent_v),
             self.columns,
@@ -251,8 +251,11 @@ class _Ascent:
         zero at zero, hence above its chord from there. The members multiply in the next exchange.
         Dual variables of absent examples stay as they are.
         """
-        loss = dual_loss_named(self.settings.loss, self.settings.loss_parameters)
-        if float(arrays["unset"]) == 0.0 or math.isfinite(loss.high):
+        if float(arrays["unset"]) == 0.0:
+            return 1.0
+        largest = np.array([math.inf])
+        MarginLoss(self.settings.loss, self.settings.terms).clip(largest, np.zeros(1))
+        if math.isfinite(largest[0]):
             return 1.0
         image, fixed = np.asarray(arrays["image"]), self.columns.fixed
         own = self.columns.up(image) / (self.settings.l2 * self.weight)

@@ -25,14 +25,7 @@ from elasticml.algorithms.cocoa.line_search import products
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import regrouping_kernel, unchecked_kernel
 from elasticml.data.chunks.kernels import Values, prefetch
-from elasticml.objectives.conjugates import dual_loss_named
-from elasticml.objectives.dual_kernels import (
-    gap_of,
-    logistic_short_step,
-    minus_conjugate_of,
-    stepped,
-)
-from elasticml.objectives.loss_kernels import Shape
+from elasticml.objectives.loss_kernels import loss_named
 
 #: Weights of the mean of former models of which the best is certified, for a loss with a kink:
 #: margins near the kink oscillate around it from pass to pass.
@@ -75,9 +68,8 @@ class _Problem(NamedTuple):
     weights: F64
     #: (n,) squared norms of the rows, with the constant column's.
     norms: F64
-    #: Code of the loss, and its interval.
-    code: int
-    box: Shape
+    #: The loss's record, see :mod:`elasticml.objectives.losses`.
+    loss: Any
     #: 1 / strength.
     unit: float
     #: Value of the constant column, whose coefficient is the model's last; 0 for none.
@@ -137,12 +129,6 @@ def _write_norms(rows: MemoryRows, constant: float, norms: F64) -> None:
 
 
 @unchecked_kernel
-def _slope(code: int, a: float, m: float) -> float:
-    """Return the derivative of the negated dual; of losses with a bound only."""
-    return m - 1.0 + (0.5 * a if code == 3 else 0.0)
-
-
-@unchecked_kernel
 def _pass(
     rows: MemoryRows,
     problem: _Problem,
@@ -167,7 +153,7 @@ def _pass(
         Largest and smallest slope that a row at its lower, upper bound may have to stay active;
         replaced by the largest and smallest projected slopes of this pass.
     """
-    targets, weights, norms, code, box, unit, constant = problem
+    targets, weights, norms, loss, unit, constant = problem
     n_active, bits, last = state[0], np.uint64(state[1]), v.size - 1
     for k in range(n_active - 1, 0, -1):
         bits ^= bits << np.uint64(13)
@@ -192,10 +178,11 @@ def _pass(
         seen += s
         swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
         m, q = swell * y * z, swell * unit * s * norms[i]
-        if code != 0:
-            gap += s * gap_of(code, old, m, y, box)
-            slope = _slope(code, old, m)
-            is_low, is_high = old <= 0.0, code == 4 and old >= 1.0
+        if loss.shrinks():
+            gap += s * loss.gap(old, m, y)
+            # The derivative of the negated dual.
+            slope = m - loss.margin(old, y)
+            is_low, is_high = old <= 0.0, old >= loss.clip(math.inf, y)
             if (is_low and slope > slopes[0]) or (is_high and slope < slopes[1]):
                 n_active -= 1
                 active[k], active[n_active] = active[n_active], i
@@ -206,14 +193,9 @@ def _pass(
             upper, lower = max(upper, projected), min(lower, projected)
         elif k % every == 0:
             # Logarithms: the shares of some rows stand for all.
-            gap += every * s * gap_of(code, old, m, y, box)
+            gap += every * s * loss.gap(old, m, y)
         k += 1
-        if s <= 0.0:
-            new = old
-        elif code == 0:
-            new = logistic_short_step(old, m, q)
-        else:
-            new = stepped(code, old, m, y, q, box)
+        new = loss.short_step(old, m, y, q) if s > 0.0 else old
         if new != old:
             alpha[i] = new
             change = unit * s * y * (new - old)
@@ -240,20 +222,19 @@ def _certify(
     sums : ndarray (1 + len(MIXED),)
         The conjugates, and the losses of each model, are added.
     """
-    targets, weights, _, code, box, _, constant = problem
+    targets, weights, _, loss, _, constant = problem
     last, is_mixed = v.size - 1, step.size > 0
     for i in range(targets.size):
         begin, end = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
         y, s = targets[i], weights[i] if weights.size > 0 else 1.0
         z = _dot(rows, begin, end, v) + (constant * v[last] if constant > 0.0 else 0.0)
-        sums[0] += s * minus_conjugate_of(code, alpha[i], y, box)
-        # At the dual variable 0 a row's share of the gap is its loss.
-        sums[1] += s * gap_of(code, 0.0, y * z, y, box)
+        sums[0] += s * loss.minus(alpha[i], y)
+        sums[1] += s * loss.value(y * z, y)
         if is_mixed:
             along = _dot(rows, begin, end, step)
             along += constant * step[last] if constant > 0.0 else 0.0
             for k in range(1, len(MIXED)):
-                sums[1 + k] += s * gap_of(code, 0.0, y * (z + MIXED[k] * along), y, box)
+                sums[1 + k] += s * loss.value(y * (z + MIXED[k] * along), y)
         if alpha[i] != 0.0 and s > 0.0:
             c = s * alpha[i] * y
             _add(rows, begin, end, c, image)
@@ -315,7 +296,6 @@ class DualDescent:
         constant: float | None,
         seed: int,
     ) -> None:
-        dual = dual_loss_named(loss)
         n, value = targets.size, constant or 0.0
         self._rows, self._strength, self._name = rows, strength, loss
         norms = np.empty(n)
@@ -324,8 +304,7 @@ class DualDescent:
             targets=np.ascontiguousarray(targets, np.float64),
             weights=np.empty(0) if weights is None else weights,
             norms=norms,
-            code=dual.code,
-            box=dual.box,
+            loss=loss_named(loss).terms,
             unit=1.0 / strength,
             constant=value,
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.linear.newton import Minimum, Point, Rough, minimise
 from elasticml.algorithms.linear.row_blocks import GRAM_COLUMNS_MAX, BorderedRows, RowBlocks
 from elasticml.arrays import F64
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import loss_named
 
 #: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300
@@ -69,7 +69,7 @@ class LinearObjective:
     fixed : int, optional
         Number of the column whose coefficient is 1 and not trained: an offset.
     parameters : mapping
-        Of the loss, see :func:`elasticml.objectives.losses.loss_named`.
+        Of the loss, see :mod:`elasticml.objectives.losses`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LinearObjective:
         self._targets = np.ascontiguousarray(targets, np.float64)
         self._weights = weights
         self._total = float(targets.size if weights is None else weights.sum())
-        self._loss = dual_loss_named(loss, parameters)
+        self._loss = loss_named(loss, parameters)
         self._constant = intercept_scaling
         self._bordered = BorderedRows(rows, intercept_scaling)
         self._n_model = self._bordered.n_model
@@ -128,7 +128,7 @@ class LinearObjective:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
         margins = self._forward(w)
         slopes = np.empty(margins.size)
-        loss = self._loss.loss.value_and_slope(margins, self._targets, self._weights, slopes)
+        loss = self._loss.value_and_slope(margins, self._targets, self._weights, slopes)
         return self._at(w, margins, loss, slopes, -math.inf)
 
     def _at(self, w: F64, margins: F64, loss: float, slopes: F64, bound: float) -> Point:
@@ -172,7 +172,7 @@ class LinearObjective:
         self, w: F64, margins: F64, slopes: F64, curvature: Callable[[], F64], bound: float
     ) -> Callable[[F64, bool], Point]:
         """Return the search along a step: Newton's method between the bounds found so far."""
-        loss_at = self._loss.loss.value_and_slope
+        loss_at = self._loss.value_and_slope
 
         def search(step: F64, certifies: bool) -> Point:
             directions, penalised = self._forward(step), self._penalty * step
@@ -186,9 +186,7 @@ class LinearObjective:
                 if abs(slope) <= SEARCH * first:
                     break
                 low, high = (low, t) if slope > 0.0 else (t, high)
-                along = self._loss.loss.curvature_along(
-                    there, directions, self._targets, self._weights
-                )
+                along = self._loss.curvature_along(there, directions, self._targets, self._weights)
                 t -= slope / (along / self._total + linear)
                 if not low < t < high:
                     t = 0.5 * (low + high) if math.isfinite(high) else 2.0 * low
@@ -220,14 +218,14 @@ class LinearObjective:
 
     @cached_property
     def _diagonal(self) -> F64:
-        smoothness = self._loss.loss.smoothness
+        smoothness = self._loss.smoothness
         if math.isfinite(smoothness):
             each = np.full(self._rows.n, smoothness / self._total)
             if self._weights is not None:
                 each *= self._weights
         else:
             each = np.empty(self._rows.n)
-            self._loss.loss.curvature(np.zeros(each.size), self._targets, self._weights, each)
+            self._loss.curvature(np.zeros(each.size), self._targets, self._weights, each)
             each /= self._total
         diagonal = self._free(self._bordered.squares(each) + self._penalty)
         # The coordinate of a column of zeros without penalty never moves.
@@ -254,7 +252,7 @@ class LinearObjective:
     def _rough(self, w: F64) -> F64:
         sample = self._sample
         c = np.empty(sample.rows.n)
-        self._loss.loss.curvature(sample.rows.forward(w), sample.targets, sample.weights, c)
+        self._loss.curvature(sample.rows.forward(w), sample.targets, sample.weights, c)
         hessian = sample.rows.gram(c)
         # Columns that the sample has too few values of.
         share = float(c.sum() / sample.weights.sum())
@@ -275,7 +273,7 @@ class LinearObjective:
         weights = np.ones(n) if self._weights is None else self._weights[at]
         weights = weights * (counted.size / n / self._total)
         bordered = BorderedRows(rows, self._constant)
-        smoothness = self._loss.loss.smoothness
+        smoothness = self._loss.smoothness
         own = self._free(bordered.squares(smoothness * weights) + self._penalty)
         missing = np.maximum(self.diagonal() - own, 0.0) / smoothness
         return _Sample(rows=bordered, targets=self._targets[at], weights=weights, missing=missing)
@@ -283,7 +281,7 @@ class LinearObjective:
     def hessian(self, w: F64) -> F64:
         """Return the Hessian at ``w``, (n_model, n_model)."""
         c = np.empty(self._rows.n)
-        self._loss.loss.curvature(self._forward(w), self._targets, self._weights, c)
+        self._loss.curvature(self._forward(w), self._targets, self._weights, c)
         c /= self._total
         hessian = self._bordered.gram(c)
         hessian[np.diag_indices(self._n_model)] += self._penalty
@@ -307,7 +305,7 @@ class LinearObjective:
         def curvature() -> F64:
             if not cached:
                 each = np.empty(margins.size)
-                self._loss.loss.curvature(margins, self._targets, self._weights, each)
+                self._loss.curvature(margins, self._targets, self._weights, each)
                 cached.append(each / self._total)
             return cached[0]
 
@@ -361,7 +359,7 @@ class LinearObjective:
         if self._frees:
             alpha = self._loss.balanced(alpha, self._targets, self._weights)
             s = alpha if self._weights is None else alpha * self._weights
-            folded = s * self._targets if self._loss.folds_labels() else s
+            folded = s * self._targets if self._loss.is_classification else s
             image = self._rows.adjoint(folded / self._total)
         minus = self._loss.minus_conjugate(alpha, self._targets, self._weights) / self._total
         if self.fixed is not None:

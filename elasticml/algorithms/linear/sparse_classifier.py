@@ -39,8 +39,7 @@ from elasticml.algorithms.linear.row_blocks import BorderedRows
 from elasticml.algorithms.linear.working_sets import INNER, SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
-from elasticml.objectives.conjugates import dual_loss_named
-from elasticml.objectives.losses import MarginLoss
+from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 
 #: Newton steps on a working set before all columns are checked again.
 STEPS: Final = 3
@@ -121,14 +120,14 @@ class SparseClassifier:
         intercept: bool,
         rows: BorderedRows | None = None,
     ) -> None:
-        self._loss = dual_loss_named(loss)
+        self._loss = loss_named(loss)
         self._columns, self._shifts, norms = unweighted_columns(X, weights, intercept=intercept)
         is_by_rows = rows is not None and rows.has_cheap_gram() and not self._shifts.any()
         self._rows = rows if is_by_rows else None
         self._targets, self._weights, self._has_intercept = targets, weights, intercept
         n, d = self._columns.n, self._columns.d
         #: (d,)
-        self.squares = self._loss.loss.smoothness * norms
+        self.squares = self._loss.smoothness * norms
         #: (d,) coefficients, the intercept for the shifted columns, and the margins (n,).
         self.w, self.b, self.z = np.zeros(d), 0.0, np.zeros(n)
         #: (n,) ``s_i loss'`` at the margins, and the sum of losses.
@@ -190,7 +189,7 @@ class SparseClassifier:
     def settle_intercept(self) -> None:
         """Optimise the intercept by Newton steps, and update losses and slopes."""
         self.b, self.value, self._slopes = best_intercept(
-            self._loss.loss,
+            self._loss,
             self.z,
             self._targets,
             self._weights,
@@ -199,10 +198,10 @@ class SparseClassifier:
         )
 
     def _at(self, z: F64, slopes: F64) -> float:
-        return self._loss.loss.value_and_slope(z, self._targets, self._weights, slopes)
+        return self._loss.value_and_slope(z, self._targets, self._weights, slopes)
 
     def _curvature(self) -> F64:
-        return safe_curvature(self._loss.loss, self.z, self._targets, self._weights, self._slopes)
+        return safe_curvature(self._loss, self.z, self._targets, self._weights, self._slopes)
 
     def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Fit the intercept, measure swept columns, and return the objective and a bound."""
@@ -314,7 +313,7 @@ class SparseClassifier:
         if self._predicted is not None and self._goal > PREDICTED_MIN * self.value:
             s = 1.0 if self._weights is None else np.maximum(self._weights, TINY)
             alpha = -self._targets * self._predicted / s
-            alpha = np.clip(alpha, self._loss.low, self._loss.high)
+            self._loss.clip(alpha, self._targets)
         else:
             alpha = np.empty(self._columns.n)
             self._loss.alpha_from_margin(self.z, self._targets, alpha)
@@ -484,9 +483,9 @@ class SparseClassifier:
         """
         assert self._rows is not None
         s = self._targets if self._weights is None else self._targets * self._weights
-        over = slopes + s * np.clip(
-            -slopes / np.where(s == 0.0, 1.0, s), self._loss.low, self._loss.high
-        )
+        alpha = -slopes / np.where(s == 0.0, 1.0, s)
+        self._loss.clip(alpha, self._targets)
+        over = slopes + s * alpha
         if not over.any():
             return 0.0
         steepest = float(np.abs(self._rows.adjoint(over)).max())

@@ -169,7 +169,7 @@ def classes_of(settings: LocalSGD, facts: DatasetStats) -> tuple[float, ...] | N
     DataError
         When there are no classes, and the loss needs them; or they are words, and it needs numbers.
     """
-    check_labels(settings.loss, facts)
+    check_labels(settings.loss, facts, is_classification=settings.is_classification)
     if settings.loss == "mse" or (settings.loss != "cross_entropy" and facts.classes is None):
         return None
     if facts.classes is None or len(facts.classes) < 2:

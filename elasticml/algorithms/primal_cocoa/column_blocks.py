@@ -19,7 +19,7 @@ from elasticml.algorithms.primal_cocoa.sweep_kernels import WeightedColumns
 from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
-from elasticml.objectives.losses import LOGISTIC
+from elasticml.objectives.loss_kernels import loss_named
 
 # The coefficients in a chunk's state, with their pending step; they travel with the chunk.
 #
@@ -284,8 +284,9 @@ def _unstored(chunk: Chunk, of: I64, root: F64, total: float) -> F64:
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile a member's kernels, or load their machine code from the cache."""
     one, id = np.ones(1), ChunkId("warm", 0, 0)
-    LOGISTIC.curvature(one, one, None, np.zeros(1))
-    LOGISTIC.curvature_along(one, one, one, None)
+    logistic = loss_named("logistic")
+    logistic.curvature(one, one, None, np.zeros(1))
+    logistic.curvature_along(one, one, one, None)
     for chunk in (
         dense_chunk(id, np.zeros(1), np.ones((1, 1))),
         csr_chunk(id, np.zeros(1), [0, 1], [0], one, 1),

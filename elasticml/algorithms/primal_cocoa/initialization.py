@@ -21,7 +21,7 @@ from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import PrimalCoCoA
 
 
@@ -127,7 +127,7 @@ def problem_of(settings: PrimalCoCoA, arrays: Arrays) -> Problem:
     return MarginProblem.of(
         y,
         root,
-        dual_loss_named(settings.loss),
+        MarginLoss(settings.loss, settings.terms),
         class_weight=settings.class_weight,
         l1=settings.l1,
         l2=settings.l2,

@@ -26,7 +26,7 @@ from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
 from elasticml.algorithms.targets import ClassWeight, label_text
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError, DataError
-from elasticml.objectives.conjugates import DualLoss
+from elasticml.objectives.loss_kernels import MarginLoss
 
 #: Maximum steps of a line search, and the share of the first slope at which it ends.
 SEARCHES_MAX: Final = 30
@@ -37,7 +37,7 @@ FLAT_ENOUGH: Final = 1e-3
 class MarginProblem:
     """Classification; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
 
-    loss: DualLoss
+    loss: MarginLoss
     #: (n,) -1 and +1.
     targets: F64
     #: (n,) square roots of the sample weights, and their inverses or 0; None if all are one.
@@ -55,7 +55,7 @@ class MarginProblem:
     def of(
         labels: F64,
         root: F64 | None,
-        loss: DualLoss,
+        loss: MarginLoss,
         *,
         class_weight: ClassWeight,
         l1: float,
@@ -97,7 +97,7 @@ class MarginProblem:
             classes=classes,
             has_intercept=intercept,
             total=total,
-            smoothness=loss.loss.smoothness * (1.0 if each is None else float(each.max())),
+            smoothness=loss.smoothness * (1.0 if each is None else float(each.max())),
             penalty=Penalty(a1=l1 * total, a2=l2 * total),
         )
 
@@ -118,7 +118,7 @@ class MarginProblem:
         if not self.has_intercept:
             return image, 0.0
         plain = np.array(self._plain(image))
-        b = best_intercept(self.loss.loss, plain, self.targets, self.weights, 0.0, is_free=True)[0]
+        b = best_intercept(self.loss, plain, self.targets, self.weights, 0.0, is_free=True)[0]
         return image + (b if self.root is None else b * self.root), b
 
     def residual(self, z: F64) -> F64:
@@ -143,7 +143,7 @@ class MarginProblem:
         plain = self._plain(z)
         slopes = np.empty(z.size)
         self._value(plain, slopes)
-        curvatures = safe_curvature(self.loss.loss, plain, self.targets, self.weights, slopes)
+        curvatures = safe_curvature(self.loss, plain, self.targets, self.weights, slopes)
         return curvatures if self.inverse is None else curvatures * self.inverse**2
 
     def _plain(self, z: F64) -> F64:
@@ -151,7 +151,7 @@ class MarginProblem:
         return z if self.inverse is None else z * self.inverse
 
     def _value(self, plain: F64, slopes: F64) -> float:
-        return self.loss.loss.value_and_slope(plain, self.targets, self.weights, slopes)
+        return self.loss.value_and_slope(plain, self.targets, self.weights, slopes)
 
     # --- objectives ---------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class MarginProblem:
             sampled = 1.0 if self.root is None else self.root**2
             alpha *= np.divide(sampled, self.weights, out=np.zeros(r.size), where=self.weights > 0)
         # Division by the weights may round beyond the feasible interval.
-        np.clip(alpha, self.loss.low, self.loss.high, out=alpha)
+        self.loss.clip(alpha, self.targets)
 
         def minus(share: float) -> float:
             return self.loss.minus_conjugate(share * alpha, self.targets, self.weights)
@@ -209,7 +209,7 @@ class MarginProblem:
         return Step(along=model, length=1.0 if is_whole else min(t, 1.0))
 
     def _curvature(self, plain: F64, along: F64) -> float:
-        return self.loss.loss.curvature_along(plain, along, self.targets, self.weights)
+        return self.loss.curvature_along(plain, along, self.targets, self.weights)
 
 
 def inverses(root: F64 | None) -> F64 | None:

@@ -11,7 +11,7 @@ from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
 from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest
 from elasticml.data.chunks.chunk import csr_chunk
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.runtime.executors import parallel
 from tests.bench.peers.problems import F64, Data, Problem
 
@@ -74,7 +74,7 @@ class CocoaPasses:
         """Return the primal objective, and the dual one at the dual variables' own model."""
         alpha = np.concatenate([piece.alpha for piece in self._pieces])
         data, y = self._data, self._data.labels
-        dual = dual_loss_named(self._loss).minus_conjugate(alpha, y, None) / data.n
+        dual = loss_named(self._loss).minus_conjugate(alpha, y, None) / data.n
         image: F64 = data.X.T @ (alpha * y) / (self.l2 * data.n)
         penalty = 0.5 * self.l2 * float(image @ image)
         return data.objective(self._problem, self.v), float(dual) - penalty

@@ -67,7 +67,7 @@ def test_the_weight_of_an_unknown_class_is_refused(tmp_path, kind, given, messag
 
 def test_words_are_no_targets_of_a_regression(tmp_path):
     with pytest.raises(DataError, match="'early', 'late', 'no' in column 'y', wanted numbers"):
-        check_labels("squared", facts_of(tmp_path, "words"))
-    check_labels("squared", facts_of(tmp_path, "booleans"))
-    check_labels("squared", facts_of(tmp_path, "numbers"))
-    check_labels("logistic", facts_of(tmp_path, "words"))
+        check_labels("squared", facts_of(tmp_path, "words"), is_classification=False)
+    check_labels("squared", facts_of(tmp_path, "booleans"), is_classification=False)
+    check_labels("squared", facts_of(tmp_path, "numbers"), is_classification=False)
+    check_labels("logistic", facts_of(tmp_path, "words"), is_classification=True)

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import elasticml as em
-from elasticml.objectives.losses import LOSSES
+from elasticml.objectives.loss_kernels import loss_named
 
 ROWS = 160
 RNG = np.random.default_rng(5)
@@ -49,7 +49,7 @@ def minimum(
     slope = np.empty(ROWS)
 
     def value(w: Any) -> Any:
-        at = LOSSES[loss].value_and_slope(rows @ w + OFFSET, y, S, slope) / S.sum()
+        at = loss_named(loss).value_and_slope(rows @ w + OFFSET, y, S, slope) / S.sum()
         return at + 0.5 * penalty @ w**2, rows.T @ slope / S.sum() + penalty * w
 
     options = {"gtol": 1e-12, "maxiter": 5000}
@@ -91,7 +91,7 @@ def test_an_offset_of_counts_is_the_log_of_the_exposure(intercept: bool) -> None
     np.testing.assert_allclose(own, w, atol=1e-6)
     slope = np.empty(ROWS)
     z = X @ model.coef_ + model.intercept_ + OFFSET
-    at = LOSSES["poisson"].value_and_slope(z, COUNTS, S, slope) / S.sum()
+    at = loss_named("poisson").value_and_slope(z, COUNTS, S, slope) / S.sum()
     assert at + 0.025 * model.coef_ @ model.coef_ == pytest.approx(value, abs=1e-10)
     assert 0.0 <= model.dual_gap_ <= 1e-10
     np.testing.assert_allclose(model.predict(X, OFFSET), np.exp(z))

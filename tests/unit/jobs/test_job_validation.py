@@ -37,22 +37,13 @@ def test_data_that_are_no_source_are_refused_at_once(given, got, wanted):
         em.Job(CoCoA(), em.from_arrays(np.ones((2, 2)), [0, 1]), test=given)
 
 
-RAW = {"loss": "smoothed_hinge", "penalise": "raw"}
-
-
 @pytest.mark.parametrize(
     ("algorithm", "remedy", "followed"),
     [
         (
             em.BatchGradient(loss="smoothed_hinge"),
-            "algorithm batch_gradient with penalise: raw and intercept_scaling: 1, which penalises "
-            "the intercept, or stop.objective",
-            em.BatchGradient(**RAW, intercept_scaling=1.0),
-        ),
-        (
-            em.BatchGradient(loss="smoothed_hinge", intercept=False),
-            "algorithm batch_gradient with penalise: raw, or stop.objective",
-            em.BatchGradient(**RAW, intercept=False),
+            "algorithm cocoa, or stop.objective",
+            em.CoCoA(loss="smoothed_hinge", l2=1e-2),
         ),
         (
             em.BatchGradient(loss="poisson", l2=0.0),

@@ -16,13 +16,13 @@ from elasticml.algorithms.targets import Targets
 from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
-from elasticml.objectives.losses import LOSSES
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.specification.algorithms import AsyncSGD
 from tests.known_optima import make_linear
 
 
 def problem_of(loss="logistic", d=6, **given):
-    chosen = LOSSES[loss]
+    chosen = loss_named(loss)
     positive = 1.0 if chosen.is_classification else None
     return Linear(loss=chosen, targets=Targets(positive=positive), columns=d, **given)
 

@@ -24,7 +24,8 @@ from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.data.chunks.chunk import csr_chunk
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import DUAL_LOSSES
+from elasticml.objectives.loss_kernels import loss_named
+from elasticml.specification.algorithms import DUAL_LOSSES
 from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
 from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, problem
 
@@ -41,7 +42,7 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 def on_cuda(p: Problem, *, blocks: int = 1, threads: int = 4, **more: Any) -> CudaSolver:
     settings = {"intercept_scaling": 0.5, "blocks": blocks, "threads": threads, **more}
-    return CudaSolver(loss=p.loss, dtype=p.dtype, **settings)
+    return CudaSolver(loss=loss_named(p.loss), dtype=p.dtype, **settings)
 
 
 def gap_after(p: Problem, solver: CudaSolver, epochs: int) -> float:
@@ -155,10 +156,12 @@ def test_empty_rows_rows_without_weight_and_a_single_column_work(loss: str) -> N
 def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu() -> None:
     p, q = problem("csr", "hinge", n=66), problem("csr", "hinge", n=66)
     chosen = cuda_solver.cuda_solvers(
-        2, loss=p.loss, dtype=p.dtype, intercept_scaling=0.5, blocks=1, threads=4
+        2, loss=loss_named(p.loss), dtype=p.dtype, intercept_scaling=0.5, blocks=1, threads=4
     )
     here = [p.solver(bucket=1, shrink=False, grow=False) for _ in range(2)]
-    cpu, gpu = (GroupedSolver(some, loss="hinge", searches=True) for some in (here, chosen))
+    cpu, gpu = (
+        GroupedSolver(some, loss=loss_named("hinge"), searches=True) for some in (here, chosen)
+    )
     v = w = np.zeros(p.X.shape[1])
     for serial in range(2):
         a, b = p.run(cpu, v, serial, epochs=2), q.run(gpu, w, serial, epochs=2)
@@ -169,7 +172,7 @@ def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu() -> None:
 
 
 def test_there_are_as_many_groups_as_devices_unless_the_job_says_otherwise() -> None:
-    settings = {"loss": "hinge", "dtype": "float64", "intercept_scaling": None}
+    settings = {"loss": loss_named("hinge"), "dtype": "float64", "intercept_scaling": None}
     counts = [len(cuda_solver.cuda_solvers(n, **settings)) for n in (None, 1, 3)]
     assert counts == [len(cuda.gpus), 1, 3]
 

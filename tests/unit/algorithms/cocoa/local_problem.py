@@ -24,7 +24,7 @@ from elasticml.data.chunks.ngrams import codes_of_letters, sequence_layout
 from elasticml.data.chunks.products import make_forward
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.ids import ChunkId
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import loss_named
 
 KINDS = ("dense", "csr", "binary_csr", "sequence")
 
@@ -80,23 +80,23 @@ class Problem:
         return np.concatenate([piece.alpha for piece in self.pieces])
 
     def image(self) -> np.ndarray:
-        fold = self.y if dual_loss_named(self.loss).folds_labels() else 1.0
+        fold = self.y if loss_named(self.loss).is_classification else 1.0
         return self.X.T @ (self.s * self.alpha * fold) / (self.l2 * self.s.sum())
 
     def dual(self) -> float:
-        sums = dual_loss_named(self.loss).minus_conjugate(self.alpha, self.y, self.s)
+        sums = loss_named(self.loss).minus_conjugate(self.alpha, self.y, self.s)
         v = self.image()
         return sums / self.s.sum() - 0.5 * self.l2 * float(v @ v)
 
     def primal(self, v: np.ndarray) -> float:
-        loss = dual_loss_named(self.loss).loss
+        loss = loss_named(self.loss)
         sums = loss.value_and_slope(self.X @ v, self.y, self.s, np.empty(self.y.size))
         return sums / self.s.sum() + 0.5 * self.l2 * float(v @ v)
 
     def solver(self, **changed: Any) -> LocalSolver:
         scaling, caches = changed.pop("intercept_scaling", 0.5), changed.pop("caches", None)
         return LocalSolver(
-            loss=self.loss,
+            loss=loss_named(self.loss),
             dtype=self.dtype,
             intercept_scaling=scaling,
             options=PassOptions(**{"values_per_thread": 0, **changed}),
@@ -129,7 +129,7 @@ def problem(
     rng = np.random.default_rng(5)
     X = np.round(rng.standard_normal((n, 12)) * (rng.random((n, 12)) < 0.4), 1)
     y = np.sign(X @ rng.standard_normal(12) + 0.6 * rng.standard_normal(n) + 1e-9)
-    if not dual_loss_named(loss).folds_labels():
+    if not loss_named(loss).is_classification:
         y = y + 0.3 * rng.standard_normal(n)
     s = rng.random(n) + 0.5 if weighted else np.ones(n)
     pieces, dense = [], []

@@ -16,7 +16,7 @@ from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
-from elasticml.objectives.dual_kernels import logistic_newton_step
+from elasticml.objectives.losses import Logistic
 from tests.serial_world import facts_of, split_rows
 from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.unit.algorithms.cocoa.test_solver import ask
@@ -127,7 +127,7 @@ def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -
                 new = a
                 # A step from ``new`` sees the margin that its own earlier steps have moved.
                 for _ in range(60):
-                    new = logistic_newton_step(new, m + q * (new - a), q)
+                    new = Logistic().short_step(new, m + q * (new - a), 1.0, q)
                     assert 0.0 < new < 1.0
                 assert new == pytest.approx(low, rel=1e-6, abs=1e-12)
 

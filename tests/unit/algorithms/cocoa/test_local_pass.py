@@ -18,8 +18,9 @@ from elasticml.algorithms.cocoa.contention import PATIENCE_MAX
 from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassOptions, PassRequest, PassResult
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import FixedPieces, Serial
-from elasticml.objectives.conjugates import DUAL_LOSSES
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.runtime.executors import ThreadParallel
+from elasticml.specification.algorithms import DUAL_LOSSES
 from tests.unit.algorithms.cocoa.local_problem import (
     KINDS,
     Problem,
@@ -56,7 +57,7 @@ class Way:
             return p.solver(**given)
         caches: Any = {}
         solvers = [p.solver(caches=caches, **given) for _ in range(self.groups)]
-        return GroupedSolver(solvers, loss=p.loss, searches=True, caches=caches)
+        return GroupedSolver(solvers, loss=loss_named(p.loss), searches=True, caches=caches)
 
     def run(self, p: Problem, solver: Any, v: np.ndarray, serial: int, **more: Any) -> PassResult:
         given = {"parallel": SerialExecutor(self.threads), **more}
@@ -260,7 +261,9 @@ def test_the_curvature_of_a_pass_is_that_of_its_steps(loss: str) -> None:
     start = p.alpha
     update = p.run(p.solver(), np.zeros(p.X.shape[1]), 0)
     step = p.alpha - start
-    expected = 0.5 * DUAL_LOSSES[loss].curvature * float(p.s @ (step * step))
+    pairs = zip(start, p.alpha, strict=True)
+    each = np.array([loss_named(loss).terms.minus_curvature(a, b) for a, b in pairs])
+    expected = 0.5 * float((p.s * each) @ (step * step))
     np.testing.assert_allclose(update.curvature, expected, rtol=1e-12)
 
 
@@ -342,7 +345,10 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
     weights = np.array([1.0, 0.0, 2.0, 0.0, 1.0])
     piece = Piece(empty, np.ones(5), weights, np.zeros(5))
     solver = LocalSolver(
-        loss="hinge", dtype="float64", intercept_scaling=None, options=PassOptions(bucket=2)
+        loss=loss_named("hinge"),
+        dtype="float64",
+        intercept_scaling=None,
+        options=PassOptions(bucket=2),
     )
     solver.bind([piece])
     request = PassRequest(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
@@ -363,7 +369,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"targets has .* type float32"):
         p.solver().bind([Piece(chunk, good.astype(np.float32), None, good)])
     with pytest.raises(ValueError, match="has float64 values, the solver float32"):
-        LocalSolver(loss="hinge", dtype="float32", intercept_scaling=None).bind(
+        LocalSolver(loss=loss_named("hinge"), dtype="float32", intercept_scaling=None).bind(
             [Piece(chunk, good, None, good)]
         )
     with pytest.raises(ValueError, match="bucket is 0"):

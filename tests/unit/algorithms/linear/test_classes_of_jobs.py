@@ -23,7 +23,7 @@ from elasticml.errors import DataError
 from elasticml.estimators.row_table import RowTable
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.models.loading import load_model, model_of_job
-from elasticml.objectives.losses import LOSSES
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
 from elasticml.specification.algorithms import AsyncSGD, BatchGradient, CoCoA
 from tests.unit.algorithms.linear import test_losses_of_jobs
@@ -60,7 +60,7 @@ def each_against_rest(loss: str, l2: float = L2, weights: Any = EACH) -> tuple[A
         signs, slope = np.where(label == Y, 1.0, -1.0), np.empty(ROWS)
 
         def value(w: Any, signs: Any = signs, slope: Any = slope) -> Any:
-            at = LOSSES[loss].value_and_slope(X @ w, signs, weights, slope) / weights.sum()
+            at = loss_named(loss).value_and_slope(X @ w, signs, weights, slope) / weights.sum()
             return at + 0.5 * l2 * w @ w, X.T @ slope / weights.sum() + l2 * w
 
         found = scipy.optimize.minimize(
@@ -204,7 +204,7 @@ def test_a_job_of_several_classes_resumes_in_another_process(name: str) -> None:
         assert done.model.objective == pytest.approx(whole.objective, abs=1e-9)
 
 
-@pytest.mark.parametrize("loss", [Softmax(), OneAgainstRest(LOSSES["squared_hinge"])])
+@pytest.mark.parametrize("loss", [Softmax(), OneAgainstRest(loss_named("squared_hinge"))])
 def test_derivatives_are_finite_differences(loss: Any) -> None:
     z, u = RNG.normal(size=(3, 6)), RNG.normal(size=(3, 6))
     y, s, h = np.array([0.0, 1, 2, 2, 1, 0]), RNG.uniform(0.5, 2.0, 6), 1e-6

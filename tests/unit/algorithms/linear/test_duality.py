@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import lower_bound, lower_bound_of_residual
-from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.objectives.loss_kernels import loss_named
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 6))
@@ -59,7 +59,7 @@ def test_no_model_is_below_the_bound_of_any_residual_and_no_scale_has_a_better_o
 
 @pytest.mark.parametrize("penalty", [p for p in PENALTIES if not p.positive])
 def test_no_model_is_below_the_bound_of_a_classifiers_dual_variables(penalty):
-    loss, least = dual_loss_named("logistic"), minimum("logistic", penalty)
+    loss, least = loss_named("logistic"), minimum("logistic", penalty)
     for spread in (0.0, 0.1, 3.0):
         w, alpha = spread * RNG.standard_normal(6), np.empty(40)
         loss.alpha_from_margin(X @ w, LABELS, alpha)
@@ -75,10 +75,10 @@ def test_no_model_is_below_the_bound_of_a_classifiers_dual_variables(penalty):
 @pytest.mark.parametrize("loss", ["squared", "logistic", "huber"])
 @pytest.mark.parametrize("weights", [None, RNG.integers(0, 3, 40).astype(float)])
 def test_balanced_dual_variables_are_feasible_with_a_free_intercept(loss, weights):
-    dual, alpha = dual_loss_named(loss), np.empty(40)
+    dual, alpha = loss_named(loss), np.empty(40)
     targets = LABELS if loss == "logistic" else Y
     dual.alpha_from_margin(0.2 * X[:, 0], targets, alpha)
     balanced = dual.balanced(alpha, targets, weights)
-    folded = balanced * targets if dual.folds_labels() else balanced
+    folded = balanced * targets if dual.is_classification else balanced
     assert abs(np.sum(folded if weights is None else weights * folded)) <= 1e-12
     assert np.isfinite(dual.minus_conjugate(balanced, targets, weights))

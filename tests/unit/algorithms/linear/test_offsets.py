@@ -23,7 +23,7 @@ from elasticml.errors import ConfigError
 from elasticml.estimators.row_table import RowTable
 from elasticml.evaluation.evaluator import Evaluator
 from elasticml.models.loading import model_of_job
-from elasticml.objectives.losses import LOSSES, loss_named
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.specification.algorithms import AsyncSGD, BatchGradient, CoCoA, PrimalCoCoA
 from tests.unit.algorithms.linear import test_losses_of_jobs
 
@@ -49,7 +49,7 @@ def reference(loss: str, factor: Any = 1.0, shift: Any = 0.0) -> tuple[Any, floa
 
     def value(w: Any) -> Any:
         z = rows @ w + X[:, 1]
-        at = LOSSES[loss].value_and_slope(z, y, S, slope) / S.sum()
+        at = loss_named(loss).value_and_slope(z, y, S, slope) / S.sum()
         gradient = rows.T @ slope / S.sum() + L2 * np.append(w[:3], 0.0)
         return at + 0.5 * L2 * w[:3] @ w[:3], gradient
 

@@ -1,0 +1,89 @@
+"""Jobs with a user's loss on real processes: their optimum is scipy's, and certified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.optimize
+import yaml
+from distributed import Client
+
+import elasticml as em
+from tests.log_cosh import LogCosh
+from tests.run_command import end_run, start_run
+
+pytestmark = pytest.mark.cluster
+
+L2 = 1e-2
+
+
+def drawn() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 6))
+    return X, X @ rng.normal(size=6) + rng.standard_t(2, size=2000) + 0.3
+
+
+def minimum(X: np.ndarray, y: np.ndarray, *, penalised_intercept: bool) -> float:
+    """The mean loss with the penalty, by scipy's L-BFGS; the intercept, if any, is penalised."""
+    X = np.column_stack([X, np.ones(y.size)]) if penalised_intercept else X
+
+    def value(w: np.ndarray) -> tuple[float, np.ndarray]:
+        r = X @ w - y
+        loss = np.logaddexp(r, -r).mean() - np.log(2.0) + 0.5 * L2 * float(w @ w)
+        return loss, X.T @ np.tanh(r) / y.size + L2 * w
+
+    options = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 10_000}
+    start = np.zeros(X.shape[1])
+    found = scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=options)
+    return float(found.fun)
+
+
+def test_a_job_file_names_a_loss_of_its_folder_and_a_worker_is_killed(tmp_path: Path) -> None:
+    source = Path(__file__).parents[1] / "log_cosh.py"
+    (tmp_path / "mine.py").write_text(source.read_text())
+    X, y = drawn()
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    job = {
+        "data": {"format": "npz", "path": "rows.npz", "chunk_size": 100},
+        "algorithm": {
+            "name": "cocoa",
+            "loss": "mine:LogCosh",
+            "l2": L2,
+            "scale": "none",
+            "tolerance": 1e-9,
+        },
+        "cluster": {"workers": 2},
+        "faults": [{"round": 2, "lose": 1, "how": "kill"}, {"round": 5, "return": 1}],
+        "stop": {"rounds": 200},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    code, out, err = end_run(start_run(tmp_path, "job.yaml", "--out", "run", "--json"))
+    assert code == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["lost"], summary["converged"]) == (1, True)
+    least = minimum(X, y, penalised_intercept=True)
+    assert summary["objective"] == pytest.approx(least, rel=1e-8)
+    assert 0.0 <= summary["objective"] - least + 1e-12 <= summary["gap"] + 2e-12
+    model = em.load_model(tmp_path / "run")
+    np.testing.assert_array_equal(model.predict(X[:3]), model.decision_function(X[:3]))
+
+
+@pytest.fixture(scope="module")
+def client() -> Generator[Client]:
+    with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize("loss", ["tests.log_cosh:LogCosh", LogCosh])
+def test_batch_gradient_certifies_a_loss_by_its_path_or_class(client: Client, loss) -> None:
+    X, y = drawn()
+    settings = {"l2": L2, "scale": "none", "intercept": False, "penalise": "raw"}
+    algorithm = em.BatchGradient(loss=loss, tolerance=1e-10, **settings)
+    result = em.Job(algorithm, em.from_arrays(X, y)).run(client)
+    least = minimum(X, y, penalised_intercept=False)
+    assert result.summary["objective"] == pytest.approx(least, rel=1e-8)
+    assert 0.0 <= result.summary["gap"] <= 1e-9
