@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import CheckpointPlace, job_record
@@ -79,27 +80,31 @@ def begun(record: dict[str, Any], source: Any = None) -> VirtualJob:
 
 def cut(record: dict[str, Any], place: Path, at_round: int) -> VirtualJob:
     """Run a job, and copy the state that a kill -9 in a round would leave to ``place``."""
-    return run(record, turn=copier(record, place, at_round))
+    job = killed(record, place, at_round).end()
+    assert job.agent.state == "done", job.agent.error
+    return job
 
 
-def copier(record: dict[str, Any], place: Path, at_round: int) -> Callable[[VirtualJob], bool]:
-    def copy(job: VirtualJob) -> bool:
-        if job.agent.machine.state.round >= at_round and not place.exists():
-            # The claim of a killed process is free; this process lives.
-            shutil.copytree(
-                record["checkpoint"]["path"], place, ignore=shutil.ignore_patterns("attempt-*")
-            )
-        return True
-
-    return copy
+def killed(record: dict[str, Any], place: Path, at_round: int) -> VirtualJob:
+    """Run a job until that round; leave the state that a kill -9 would leave in ``place``."""
+    job = begun(record)
+    job.until(lambda: job.agent.machine.state.round >= at_round)
+    # The claim of a killed process is free; this process lives.
+    left_out = shutil.ignore_patterns("attempt-*")
+    shutil.copytree(record["checkpoint"]["path"], place, ignore=left_out)
+    return job
 
 
 def coef(job: VirtualJob) -> Any:
     return job.result().arrays["coef"]
 
 
-def resumed(place: Path, algorithm: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return record(place, algorithm, resume=str(place), **changes)
+def resumed(
+    place: Path, algorithm: dict[str, Any], every_s: float = 1e6, **changes: Any
+) -> dict[str, Any]:
+    """Make the record of a job that resumes; it writes when members come and go."""
+    checkpoint = {"path": str(place), "every_s": every_s}
+    return record(place, algorithm, resume=str(place), checkpoint=checkpoint, **changes)
 
 
 @pytest.mark.parametrize("step", ["constant", "decay"])
@@ -153,7 +158,7 @@ def test_a_checkpoint_has_the_model_of_its_round(tmp_path: Path, algorithm: dict
 
 
 def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
-    cut(record(tmp_path / "whole", BATCH_GRADIENT), tmp_path / "cut", at_round=12)
+    killed(record(tmp_path / "whole", BATCH_GRADIENT), tmp_path / "cut", at_round=12).close()
     again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, reached={"round": 15, "seconds": 2.0}))
     journal = again.agent.journal
     assert [row["round"] for row in journal.rows] == [*range(30), 30]
@@ -175,7 +180,7 @@ def test_no_round_and_no_id_is_reported_twice(tmp_path: Path) -> None:
 def test_cocoa_resumes_to_a_certified_gap_with_other_members(tmp_path: Path, loss: str) -> None:
     algorithm = {**COCOA, "loss": loss}
     stop = {"rounds": 400, "gap": 1e-6}
-    cut(record(tmp_path / "whole", algorithm, stop=stop), tmp_path / "cut", at_round=6)
+    killed(record(tmp_path / "whole", algorithm, stop=stop), tmp_path / "cut", at_round=6).close()
     result = read_checkpoint(str(tmp_path / "cut"))
     assert result is not None
     best = result.resume_point.resume.values["best"]
@@ -193,7 +198,7 @@ def test_cocoa_resumes_to_a_certified_gap_with_other_members(tmp_path: Path, los
 def test_a_frozen_gap_stays_certified(tmp_path: Path) -> None:
     stop = {"rounds": 300, "gap": 1e-6}
     settings = {"stop": stop, "absent": "freeze"}
-    cut(record(tmp_path / "whole", COCOA, **settings), tmp_path / "cut", at_round=5)
+    killed(record(tmp_path / "whole", COCOA, **settings), tmp_path / "cut", at_round=5).close()
     summary = run(resumed(tmp_path / "cut", COCOA, **settings)).agent.driver_session.summary
     assert summary["gap"] <= 1e-6
 
@@ -201,7 +206,7 @@ def test_a_frozen_gap_stays_certified(tmp_path: Path) -> None:
 def test_absent_examples_are_all_present_after_resuming(tmp_path: Path) -> None:
     place = tmp_path / "whole"
     lost = record(place, BATCH_GRADIENT, faults=[{"round": 5, "lose": 2}])
-    run(lost, turn=copier(lost, tmp_path / "cut", 9))
+    killed(lost, tmp_path / "cut", 9).close()
     rounds = {"rounds": 60}
     again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, stop=rounds))
     rows = again.agent.journal.rows
@@ -365,12 +370,28 @@ def test_a_checkpoint_that_fails_for_any_reason_is_tried_again(
     assert is_last == (n_failing > 2)
 
 
+def test_a_job_ends_whose_last_checkpoint_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(facts: DatasetStats) -> Any:
+        raise RuntimeError("no facts")
+
+    job = begun(record(tmp_path / "place", BATCH_GRADIENT))
+    job.until(lambda: len(job.agent.journal.rows) > 3)
+    monkeypatch.setattr(DatasetStats, "to_json", failing)
+    job.until(lambda: bool(job.events("CheckpointFailed")))
+    job.cancel()
+    job.end()
+    assert job.agent.state == "cancelled"
+    assert list((tmp_path / "place").glob("attempt-*")) == []  # the place is free
+
+
 def test_one_of_two_resumes_of_a_place_gets_it_and_the_other_is_told_who_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_store, "HANDOVER_S", 0.0)
     place = tmp_path / "cut"
-    cut(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12)
+    killed(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12).close()
     known = job_record(resumed(place, BATCH_GRADIENT))
     first, second = (AttemptClaim(job, known.checkpoint) for job in ("one", "two"))
     assert checkpoint_of(known, first) is not None
@@ -383,15 +404,15 @@ def test_one_of_two_resumes_of_a_place_gets_it_and_the_other_is_told_who_has_it(
 
 def test_a_job_whose_claim_had_ended_touches_no_file_of_the_later_attempt(tmp_path: Path) -> None:
     place = tmp_path / "cut"
-    cut(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12)
+    killed(record(tmp_path / "whole", BATCH_GRADIENT), place, at_round=12).close()
     stop = {"rounds": 40}
-    first = begun(resumed(place, BATCH_GRADIENT, job="one", stop=stop))
+    first = begun(resumed(place, BATCH_GRADIENT, job="one", every_s=0.0, stop=stop))
     first.until(lambda: first.agent.machine.state.round == 20)
     (claim,) = place.glob("attempt-*.json")
     values = json.loads(claim.read_bytes())
     values["renewed_s"] -= values["free_after_s"]
     claim.write_text(json.dumps(values))
-    second = begun(resumed(place, BATCH_GRADIENT, job="two", stop=stop))
+    second = begun(resumed(place, BATCH_GRADIENT, job="two", every_s=0.0, stop=stop))
     second.until(lambda: (place / "attempt-003.json").exists())
     first.end()
     checkpoint = read_checkpoint(str(place))
