@@ -10,7 +10,9 @@ import pytest
 
 from elasticml.control.policy import Retire
 from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
+from elasticml.runtime.driver_links import DriverLinks
 from elasticml.runtime.finished_jobs import FinishedJob
+from elasticml.training.driver_session import DriverSession
 from tests.play.problems import source_of
 from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.toy import ALGORITHM, ask
@@ -44,6 +46,27 @@ def test_what_cannot_be_performed_ends_the_job_and_does_not_hang(changes, error)
     job = VirtualJob(toy_job(**changes)).end()
     assert job.agent.state == "failed"
     assert f"the driver failed: {error}" in job.agent.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "n_rounds"),
+    [(DriverLinks, "tell", 0), (DriverLinks, "send", 3), (DriverSession, "close", 3)],
+)
+def test_a_command_that_cannot_be_performed_ends_the_job_and_does_not_hang(
+    owner, name, n_rounds, monkeypatch
+):
+    # The error went to the caller that had fed the event. If that was the clock, the clock stopped:
+    # the job stayed as it was, even beyond stop.seconds.
+    def fail(*args, **kwargs):
+        raise KeyError("a peer")
+
+    job = VirtualJob(toy_job())
+    if n_rounds:
+        job.until(lambda: len(job.rows) >= n_rounds)
+    monkeypatch.setattr(owner, name, fail)
+    job.end()
+    assert job.agent.state == "failed"
+    assert "the driver failed: KeyError: 'a peer'" in job.agent.error["message"]
 
 
 @pytest.mark.parametrize("n_failing", [1, 10**9])
