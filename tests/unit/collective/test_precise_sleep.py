@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 import time
 
@@ -47,3 +48,19 @@ def test_a_cancelled_sleep_leaves_no_timer() -> None:
         assert (pause.cancelled(), timers()) == (True, before)
 
     asyncio.run(cancelled())
+
+
+def test_without_a_free_descriptor_the_loop_sleeps() -> None:
+    async def sleeps() -> None:
+        free = os.dup(0)
+        os.close(free)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            began_ns = time.monotonic_ns()
+            await precise_sleep(1e-3)
+            assert time.monotonic_ns() - began_ns >= 10**6
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    asyncio.run(sleeps())
