@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from elasticml.control.exchange import plan_anchor
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
-from elasticml.control.tree_layout import children, layout, take_out
 from elasticml.control.tree_node import TreeNode
 from elasticml.ids import ExchangeId, Generation, GroupId, Mask, MemberId
 from elasticml.policies.readmission import Reload, WholeGroup
@@ -62,71 +58,6 @@ def view_with(groups: list[int], free: int, waited_s: float = 0.0) -> View:
 def returning_members(suggestions: list[Readmit]) -> dict[int, int]:
     """Return the members to which each group returns."""
     return {s.group: len(s.targets) for s in suggestions}
-
-
-# --- "we use a simple binary tree" ---
-
-
-def test_fourteen_members_form_a_binary_tree_filled_level_by_level():
-    parents = layout(FOURTEEN, "tree", 2)
-    below = {None if m is None else m.slot: slots(c) for m, c in children(parents).items()}
-    assert below == {
-        None: [0, 1],
-        0: [2, 3],
-        1: [4, 5],
-        2: [6, 7],
-        3: [8, 9],
-        4: [10, 11],
-        5: [12, 13],
-    }
-
-
-def test_up_to_eight_members_on_one_host_need_no_tree():
-    inner = {
-        (n, hosts): len(children(layout(FOURTEEN[:n], "auto", 2, hosts))) - 1
-        for n, hosts in ((8, 1), (9, 1), (8, 2))
-    }
-    assert inner == {(8, 1): 0, (9, 1): 4, (8, 2): 3}
-
-
-# --- "only leaf nodes in the binary tree vanish": not assumed ---
-
-
-def test_the_children_of_a_vanished_inner_node_go_to_its_parent():
-    parents = layout(FOURTEEN, "tree", 2)
-    healed = children(parents)
-    for lost in (FOURTEEN[2], FOURTEEN[0]):
-        take_out(parents, healed, lost)
-    below = {None if m is None else m.slot: slots(c) for m, c in healed.items()}
-    assert (below[None], below[3]) == ([1, 3, 6, 7], [8, 9])
-
-
-# --- "inner nodes keep an approximation for their inputs" ---
-
-
-@given(st.data(), st.integers(1, 3))
-def test_kept_inputs_give_exactly_what_the_vanished_had_contributed(data, fan_out):
-    parents = layout(FOURTEEN, "tree", fan_out)
-    shares = data.draw(st.lists(st.integers(-(2**40), 2**40), min_size=14, max_size=14))
-    vanished = data.draw(st.sets(st.sampled_from(FOURTEEN)))
-    below = children(parents)
-
-    def subtree(member: MemberId) -> int:
-        return shares[member.slot] + sum(subtree(child) for child in below.get(member, []))
-
-    living = set(FOURTEEN) - vanished
-    terms = plan_anchor(parents, vanished, living)
-    assert terms is not None
-    assert all(term.at is None or term.at in living for term in terms)
-    assert sum(term.sign * subtree(term.of) for term in terms) == sum(
-        shares[member.slot] for member in vanished
-    )
-
-
-def test_without_the_holder_of_an_input_there_is_no_anchor():
-    parents = layout(FOURTEEN, "tree", 2)
-    living = [m for m in FOURTEEN if m.slot not in (2, 6)]
-    assert plan_anchor(parents, [FOURTEEN[6]], living) is None
 
 
 # --- "the output of Reduce will return the aggregated result of active containers only" ---

@@ -21,13 +21,6 @@ def world(costs: Costs, *, n_members: int = 4, batch: float = 10, **more: object
     return World(costs=costs, n_members=n_members, controller=Fixed, batch=batch, **more)
 
 
-def test_a_batch_takes_its_samples_and_a_fixed_cost() -> None:
-    costs = Costs(CARD, 1e-6, 1000, post_s=0.0, batch_s=5e-6)
-    run = world(costs, n_members=1).prepare().run(samples=100)
-    assert run.now == pytest.approx(10 * (10 * 1e-6 + 5e-6))
-    assert (run.posted, run.link_use) == (0, 0.0)
-
-
 def test_merging_and_posting_a_message_take_time() -> None:
     costs = Costs(Link(1e12, 0.0), 1e-6, 1000, post_s=3e-6, batch_s=0.0, merge_s=7e-6)
     run = world(costs, n_members=2, batch=100).prepare().run(samples=1000)
@@ -77,22 +70,3 @@ def test_an_infinite_mini_batch_is_a_whole_pass() -> None:
     )
     run.prepare(chunks).run(passes=1)
     assert [member.processed for member in run.members] == [40, 40]
-
-
-def test_states_are_evaluated_at_the_requested_moments() -> None:
-    rng = np.random.default_rng(0)
-    chunks = [[dense_chunk(ChunkId("x", i, 0), np.zeros(40), rng.random((40, 2)))] for i in (0, 1)]
-    seen: list[tuple[float, float]] = []
-    costs = Costs(CARD, 1e-3, 100, post_s=0.0)
-    run = world(
-        costs,
-        n_members=2,
-        problem=KMeans(clusters=2, columns=2),
-        start={"centres": np.eye(2)},
-        sends=0,
-        looks=(0.005, 0.0105, 0.0305, 9.0),
-    )
-    run.look = lambda at: seen.append((at, float(run.states[0]["counts"].sum())))
-    run.prepare(chunks).run(samples=40)
-    # Batches of ten samples end every 10 ms; later moments are evaluated at the end.
-    assert seen == [(0.005, 0.0), (0.0105, 10.0), (0.0305, 30.0), (9.0, 40.0)]
