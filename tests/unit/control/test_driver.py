@@ -227,9 +227,14 @@ def broken_total(driver: Driver) -> None:
     driver.state.ledger.total_rows += 1
 
 
+def broken_places(driver: Driver) -> None:
+    driver.state.ledger.open[A] = set(driver.state.ledger.chunks_of(A)[:1])
+
+
 @pytest.mark.parametrize(
     ("breaks", "words"),
     [
+        (broken_places, "2 places"),
         (broken_tree, "is in the tree and is not alive"),
         (broken_cycle, "its own ancestor"),
         (broken_children, "root's children"),
