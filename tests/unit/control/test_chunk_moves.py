@@ -6,7 +6,6 @@ import pytest
 
 from elasticml.control.chunk_transfers import (
     ASSUMED_BYTES_PER_S,
-    BATCH,
     MOVE_PAUSE_S,
     ChunkCopies,
     ChunkMoves,
@@ -20,7 +19,7 @@ from elasticml.control.policy_engine import PolicyEngine
 from elasticml.control.rounds import History, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.policies.readmission import Reload, WholeGroup
-from elasticml.protocol.commands import Command, DropChunks, GiveChunks, LoadChunks, Record
+from elasticml.protocol.commands import Command, DropChunks, LoadChunks, Record
 from elasticml.protocol.events import Arrived, ChunksDropped, ChunksLoaded, MoveFailed
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
@@ -79,35 +78,6 @@ def lose(moves: ChunkMoves, member: MemberId, *, sealed: bool = True) -> None:
         moves.state.ledger.seal()
 
 
-def test_moves_go_in_batches_per_pair_of_members():
-    moves = chunk_moves(n_chunks=BATCH + 1)
-    targets = {c: C for c in moves.state.ledger.chunks_of(A)} | {chunk(1, 0): C}
-    orders = moves.move(targets)
-    assert all(isinstance(order, GiveChunks) for order in orders)
-    assert [(o.member, o.target, len(o.chunks)) for o in orders] == [
-        (A, C, BATCH),
-        (A, C, 1),
-        (B, C, 1),
-    ]
-
-
-def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
-    moves = chunk_moves()
-    ledger = moves.state.ledger
-    moves.move({chunk(0, 0): C})
-    assert ledger.owner(chunk(0, 0)) == A
-    report, drop = moves.loaded(loaded(C, chunk(0, 0), source=A, order=1))
-    assert drop == DropChunks(member=A, chunks=(chunk(0, 0),))
-    assert (report.record.event, report.record.chunks, report.record.examples) == (
-        "ChunksMoved",
-        1,
-        10,
-    )
-    assert ledger.owner(chunk(0, 0)) == C
-    assert ledger.holders[chunk(0, 0)] == {C}
-    assert moves.moves == {}
-
-
 def test_failed_move_leaves_the_chunk_and_pauses_moves():
     moves = chunk_moves()
     moves.move({chunk(0, 0): C})
@@ -151,23 +121,6 @@ def test_the_last_copy_of_an_absent_chunk_is_not_dropped():
     assert moves.state.ledger.holds(C, chunk(0, 0))
 
 
-def test_copies_that_a_transfer_needs_are_not_dropped():
-    moves = chunk_moves()
-    for member in (B, C):
-        moves.state.ledger.hold(member, [chunk(0, 0), chunk(0, 1)])
-    moves.move({chunk(0, 0): C})
-    assert moves.drop(C, [chunk(0, 0), chunk(0, 1)]) == [
-        DropChunks(member=C, chunks=(chunk(0, 1),))
-    ]
-    lose(moves, A)
-    moves.state.ledger.hold(C, [chunk(0, 1)])
-    readmit(moves, 0.0, Reload())
-    (owners,) = moves.returning.values()
-    for member in (C, B):  # C, which has no examples, takes both
-        spare = [c for c in (chunk(0, 0), chunk(0, 1)) if owners[c] != member]
-        assert [c for order in moves.drop(member, sorted(owners)) for c in order.chunks] == spare
-
-
 def test_time_that_moves_share_counts_once():
     speed = MoveSpeed()
     assert speed.bytes_per_s("h") == ASSUMED_BYTES_PER_S
@@ -190,26 +143,6 @@ def test_members_drop_copies_to_make_room_for_returning_chunks():
     assert drop == DropChunks(member=C, chunks=(chunk(0, 0),))
     assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
     assert moves.chunk_copies.waiting == {}
-
-
-def test_a_member_reserved_for_a_group_is_not_free_for_another():
-    moves = chunk_moves()
-    lose(moves, B)
-    readmit(moves, 10.0)
-    lose(moves, A)
-    assert readmit(moves, 10.0) == []
-    assert [group.former for group in view(moves, 10.0).groups] == [(A,)]
-
-
-def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples():
-    moves = chunk_moves()
-    lose(moves, B, sealed=False)
-    assert moves.reread() == [LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))]
-    assert moves.reread() == []
-    moves.loaded(loaded(C, chunk(1, 0)))
-    assert moves.state.ledger.chunks_of(C) == (chunk(1, 0),)
-    # The rest of B's share is no longer what the tree has kept of it.
-    assert B not in moves.state.ledger.last_versions
 
 
 def test_chunks_are_reread_where_there_is_memory_for_them():

@@ -11,11 +11,8 @@ from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol.commands import (
     Attach,
-    Compute,
     Detach,
     Forget,
-    ForwardModel,
-    Gathered,
     Refuse,
     SendPartial,
 )
@@ -37,14 +34,6 @@ def member(children=(), *, linked: bool = True) -> TreeNode:
         node.attached(child, ExchangeId(0))
     if linked:
         node.parent_linked(PARENT)
-    return node
-
-
-def root(children) -> TreeNode:
-    node = TreeNode(None)
-    node.rewire(Generation(1), None, "", children, ExchangeId(0))
-    for child in children:
-        node.attached(child, ExchangeId(0))
     return node
 
 
@@ -70,41 +59,12 @@ def sent(node_parent, mask: int, inputs, order: str, exchange: int = 1) -> SendP
     )
 
 
-def test_model_goes_to_attached_children_only_and_the_own_share_is_computed():
-    node = member([A])
-    place(node, 2, [A, B])
-    assert node.begin(ExchangeId(1), keep=False) == [
-        ForwardModel(exchange=ExchangeId(1), to=A),
-        Compute(exchange=ExchangeId(1)),
-    ]
-
-
-def test_sum_is_sent_when_the_own_share_and_every_child_have_arrived():
-    node = member([A, B])
-    node.begin(ExchangeId(1), keep=False)
-    assert node.partial(partial(B, C)) == []
-    assert node.computed(ExchangeId(1)) == []
-    assert node.waits_for() == [A]
-    mask = A.bit | B.bit | C.bit | ME.bit
-    # Added by slot, in whichever order they arrive.
-    assert node.partial(partial(A)) == [sent(PARENT, mask, [100, 101], "(5+0+1+2)")]
-    assert node.waits_for() == []
-
-
 def test_nothing_is_sent_before_the_parent_is_linked():
     node = member(linked=False)
     node.begin(ExchangeId(1), keep=False)
     assert node.computed(ExchangeId(1)) == []
     assert node.parent_linked(HEIR) == []
     assert node.parent_linked(PARENT) == [sent(PARENT, ME.bit, [], "5")]
-
-
-def test_root_that_loses_its_last_child_delivers_an_empty_sum():
-    node = root([A])
-    node.begin(ExchangeId(1), keep=False)
-    commands = node.rewire(Generation(2), None, "", [], ExchangeId(0))
-    empty = Gathered(exchange=ExchangeId(1), contributors=Mask(0), inputs=(), order="")
-    assert commands == [Detach(peer=A), empty]
 
 
 def test_early_partials_are_bounded():
@@ -167,14 +127,6 @@ def test_member_that_returns_to_the_tree_attaches_to_the_same_parent_again():
     assert place(node, 4) == []
 
 
-def test_orphan_does_not_resend_what_the_root_has_closed():
-    node = member()
-    node.begin(ExchangeId(1), keep=False)
-    node.computed(ExchangeId(1))
-    place(node, 2, parent=HEIR, done=1)
-    assert node.parent_linked(HEIR) == []
-
-
 def test_orphan_whose_exchange_ends_before_its_heir_is_linked_sends_nothing_in_the_next_tree():
     """The other partials had reached the root without it, so that the round ended."""
     node = member()
@@ -203,13 +155,6 @@ def test_adopting_parent_counts_grandchildren_once_if_the_lost_child_had_sent_th
     again = partial(B, handle=7)
     assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=B, handle=7)]
     assert node.gather.covered == A.bit | B.bit
-
-
-def test_child_with_a_broken_link_gets_nothing_until_it_attaches_again():
-    node = member([A])
-    node.peer_lost(A)
-    assert node.begin(ExchangeId(1), keep=False) == [Compute(exchange=ExchangeId(1))]
-    assert node.attached(A, ExchangeId(0)) == [ForwardModel(exchange=ExchangeId(1), to=A)]
 
 
 def finish(node: TreeNode, exchange: int, keep: bool) -> list:
