@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.paper.drawn import STUDIES, drawn
+
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-STUDIES = ROOT / "examples" / "papers"
-WAIT_S = 300
 FIGURES = ("1", "3", "4", "5", "6")
 
 
@@ -24,17 +19,7 @@ FIGURES = ("1", "3", "4", "5", "6")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
     """Output of the study, the lines of its plots, and its folder."""
     out = tmp_path_factory.mktemp("asgd")
-    command = [sys.executable, STUDIES / "asgd.py", "--quick", "--figures", *"1345", "--out", out]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 of 2" in done.stderr
-    return done.stdout, json.loads((out / "figures.json").read_text()), out
+    return drawn("asgd.py", out, "--quick", "--figures", *"1345")
 
 
 def rows_of(report: str, head: str) -> list[dict[str, str]]:
@@ -60,7 +45,6 @@ NETWORKS = (
 def test_every_figure_is_a_plot_with_lines(study) -> None:
     text, figures, out = study
     assert tuple(figures) == FIGURES
-    assert (out / "tables.md").read_text() in text
     assert NETWORKS in text
     for name in FIGURES:
         assert (out / f"asgd-{name}.png").stat().st_size > 10_000
@@ -143,28 +127,3 @@ def test_one_slot_for_the_newest_state_keeps_the_speed_that_a_blocking_queue_los
     # mini-batch.
     use = {r["network"]: float(r["use of the card"]) for r in rows if "newest" in r["b"]}
     assert use["Gigabit / 10"] > 0.9 > use["InfiniBand"] > 0.0
-
-
-def test_a_sum_over_members_takes_a_tree_of_messages(virtual) -> None:
-    from examples.papers.support.nic_model import Link
-
-    taken = virtual.MeasuredCosts(
-        sample_s=1e-6,
-        batch_s=0.0,
-        post_s=0.0,
-        merge_s=0.0,
-        pass_s=2e-6,
-        message_bytes=100,
-        state_bytes=1000,
-    )
-    link = Link(1e6, 1e-3)
-    assert virtual.reduction_s(taken, link, 1) == 0.0
-    assert virtual.reduction_s(taken, link, 8) == pytest.approx(3 * 2e-3)
-    assert virtual.reduction_s(taken, link, 9) == pytest.approx(4 * 2e-3)
-    # BATCH: a pass over its own rows, the sum up the tree, the centres down.
-    lloyds = virtual.Lloyds(data=None, found=[(0.5, 50.0), (0.1, 5.0), (0.01, 0.5)])
-    run = lloyds.on(taken, link, n_members=8, rows=8000)
-    each_s = 1000 * 2e-6 + 2 * 3 * 2e-3
-    assert [look.seconds for look in run.looks] == pytest.approx([0.0, each_s, 2 * each_s])
-    assert (run.to(10.0), run.to(1.0)) == (pytest.approx(each_s), pytest.approx(2 * each_s))
-    assert run.to(0.1) == math.inf

@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elasticml.report.style import new_figure
+from tests.paper.drawn import STUDIES, drawn
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).resolve().parents[2]
-STUDIES = ROOT / "examples" / "papers"
-WAIT_S = 300
-
-
-def drawn(script: str, out: Path) -> tuple[str, dict[str, Any]]:
-    """Run a study's quick form; return its output and its figures."""
-    done = subprocess.run(
-        [sys.executable, STUDIES / script, "--quick", "--out", out],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (out / "tables.md").read_text() in done.stdout
-    return done.stdout, json.loads((out / "figures.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def elastic(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
     """The elastic-CoCoA study."""
-    out = tmp_path_factory.mktemp("elastic-cocoa")
-    return *drawn("elastic_cocoa.py", out), out
+    return drawn("elastic_cocoa.py", tmp_path_factory.mktemp("elastic-cocoa"), "--quick")
 
 
 @pytest.fixture(scope="module")
 def chicle(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
     """The uni-task study."""
-    out = tmp_path_factory.mktemp("chicle")
-    return *drawn("chicle.py", out), out
+    return drawn("chicle.py", tmp_path_factory.mktemp("chicle"), "--quick")
 
 
 def rounds(figures: dict[str, Any], rule: str, setting: str, gap: str) -> float:
@@ -100,12 +76,12 @@ def test_the_uni_task_study_draws_its_tables_and_plots(chicle) -> None:
     text, _, out = chicle
     for title in ("Figure 1", "Figures 4 and 9", "Figures 5 and 10", "Figures 6 and 11"):
         assert title in text
-    drawn_ = {path.name.partition(".")[0] for path in out.iterdir()}
-    assert {"figure-4a-scale-in", "figure-5-mixed", "figure-6-tiny"} <= drawn_
+    names = {path.name.partition(".")[0] for path in out.iterdir()}
+    assert {"figure-4a-scale-in", "figure-5-mixed", "figure-6-tiny"} <= names
 
 
 def test_a_study_with_no_set_left_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "papers"))
+    monkeypatch.syspath_prepend(str(STUDIES))
     study = importlib.import_module("chicle")
     monkeypatch.setattr(study, "has_torch", lambda: False)
     with pytest.raises(SystemExit) as ended:
@@ -113,34 +89,3 @@ def test_a_study_with_no_set_left_writes_nothing(tmp_path, monkeypatch, capsys) 
     assert ended.value.code == 2
     assert "no data set is left" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ([3.0, 1.0, 2.0], "2 [1, 3]"),
-        ([2.0, 2.0, 2.0], "2"),
-        ([5.0, None, 4.0], "5 [4, –]"),
-        ([None, 5.0, None], "– [5, –]"),
-        ([None, None], "–"),
-    ],
-)
-def test_a_run_that_misses_a_gap_counts_as_the_longest(values, text, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(STUDIES))
-    assert importlib.import_module("support.speedups").spread(values) == text
-
-
-@pytest.mark.parametrize("count", [1, 5, 8, 14])
-def test_a_legend_is_not_cut_off_however_long_its_lines_are(count, monkeypatch) -> None:
-    # One panel is as wide as a legend of three such lines.
-    monkeypatch.syspath_prepend(str(STUDIES))
-    figures = importlib.import_module("support.cocoa_figures")
-    figure = new_figure(7.5, 3.7)
-    (ax,) = figure.subplots(1, 1, squeeze=False).ravel()
-    for k in range(count):
-        ax.plot([0, 1], [1, k], label=f"micro-tasks, K = {k}, two by two")
-    legend = figures.legend_below(figure, *ax.get_legend_handles_labels())
-    inside = legend.get_window_extent()
-    assert len(figure.legends) == 1
-    assert len(legend.get_texts()) == count
-    assert figure.bbox.x0 <= inside.x0 < inside.x1 <= figure.bbox.x1

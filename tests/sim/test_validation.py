@@ -12,12 +12,9 @@ from scipy.special import log_softmax
 from sklearn.metrics import mean_tweedie_deviance
 
 import elasticml as em
-from elasticml.algorithms.base import Resume
-from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.validation import held_out_rows, with_validation
 from elasticml.errors import ConfigError
-from elasticml.evaluation.validation import Validation
 from elasticml.ids import is_validation
 from elasticml.models.loading import model_of_job
 from elasticml.sim.preemption_trace import options_from_section
@@ -326,32 +323,6 @@ def test_a_network_is_scored_and_its_best_model_returned():
     logs = log_softmax(model.decision_function(x), axis=1)
     logs = logs[np.arange(y.size), np.searchsorted(model.classes_, y)]
     assert kept["score"] == pytest.approx(float(logs.mean()), rel=1e-4)
-
-
-def test_a_checkpoint_has_the_best_model_and_the_count_of_misses():
-    read = [SHARE.read(block.index, 768, 6) for block in SHARE.blocks()]
-    facts = merge_summaries([summary for _, summary in read])
-    section = {**ALGORITHM}
-    validation = Validation.of(RULES, section, facts)
-    model = {"coef": np.ones((1, D)), "intercept": np.zeros(1)}
-    validation.best, validation.candidate = model, {name: 2.0 * a for name, a in model.items()}
-    validation.best_score, validation.misses, validation.last = -0.5, 3, "abc"
-    inner = Resume(arrays={"w": np.zeros(2)}, values={"serial": 7})
-    kept = validation._resume(inner)
-    assert kept is not None
-    other = Validation.of(RULES, section, facts)
-    assert_same(other.restore(kept), inner)
-    assert (other.best_score, other.misses, other.last) == (-0.5, 3, "abc")
-    np.testing.assert_array_equal(other.best["coef"], model["coef"])
-    assert other.candidate is not None
-    np.testing.assert_array_equal(other.candidate["coef"], 2.0 * model["coef"])
-
-
-def assert_same(resume: Resume, expected: Resume) -> None:
-    assert resume.values == expected.values
-    assert {k: v.tolist() for k, v in resume.arrays.items()} == {
-        k: v.tolist() for k, v in expected.arrays.items()
-    }
 
 
 def test_the_survey_of_a_table_reads_the_held_out_rows_and_training_does_not(

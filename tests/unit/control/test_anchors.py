@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticml.control.exchange import plan_anchor
-from elasticml.ids import MemberId
+from elasticml.ids import ExchangeId, Mask, MemberId
+from elasticml.protocol import events as ev
+from elasticml.protocol.commands import Deliver, SendAnchor
+from tests.sim.small_jobs import begun
 
 
 def members(n: int) -> list[MemberId]:
@@ -72,3 +76,31 @@ def test_there_is_no_plan_only_if_a_holder_is_lost_too(case):
 def test_member_that_was_not_in_the_tree_has_no_anchor():
     a, b = members(2)
     assert plan_anchor({a: None}, {b}, {a}) is None
+
+
+# --- the driver's questions for the terms -----------------------------------------------------
+
+A, B, C = members(3)
+
+
+@pytest.mark.parametrize("handle", [8, None])
+def test_lost_partials_are_anchored_when_all_members_have_their_terms(handle: int | None) -> None:
+    """B, between A and C in a chain, is lost: A is asked for B's sum, and C for its own one."""
+    simulation, driver = begun(3, collective={"topology": "tree", "fan_out": 1})
+    driver.handle(ev.Lost(member=B, reason="closed"), 0.0)
+    sums = ev.PartialArrived(
+        exchange=ExchangeId(3),
+        sender=A,
+        contributors=Mask(A.bit | C.bit),
+        order="(0+2)",
+        handle=5,
+    )
+    asked = [c for c in driver.handle(sums, 0.0) if isinstance(c, SendAnchor)]
+    assert [(c.member, c.exchange, c.sender) for c in asked] == [(A, 2, B), (C, 2, None)]
+    first = ev.AnchorArrived(member=A, exchange=ExchangeId(2), sender=B, handle=7)
+    assert not any(isinstance(c, Deliver) for c in driver.handle(first, 0.0))
+    last = ev.AnchorArrived(member=C, exchange=ExchangeId(2), sender=None, handle=handle)
+    (deliver,) = (c for c in driver.handle(last, 0.0) if isinstance(c, Deliver))
+    parts = [(part.handle, part.sign) for part in deliver.anchor]
+    assert parts == ([(7, 1), (8, -1)] if handle else [])
+    simulation.close()

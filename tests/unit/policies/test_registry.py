@@ -143,8 +143,8 @@ def test_policy_is_rebuilt_from_its_entry(name):
 
 def test_entry_has_only_changed_settings():
     policy = ScaleInAtKnee(to=(4, 1), gap="linear")
-    assert policy.entry() == {"name": "knee", "to": [4, 1], "gap": "linear"}
-    assert make_policy(policy.entry()).to == (4, 1)
+    assert entry_of(policy) == {"name": "knee", "to": [4, 1], "gap": "linear"}
+    assert make_policy(entry_of(policy)).to == (4, 1)
 
 
 def test_a_users_own_policy_is_named_by_its_import_path():

@@ -18,6 +18,7 @@ import pytest
 
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import CheckpointPlace, job_record
 from elasticml.runtime.checkpoints import checkpoint_store, checkpoint_writer
@@ -78,16 +79,16 @@ def begun(record: dict[str, Any], source: Any = None) -> VirtualJob:
     )
 
 
-def cut(record: dict[str, Any], place: Path, at_round: int) -> VirtualJob:
+def cut(record: dict[str, Any], place: Path, at_round: int, source: Any = None) -> VirtualJob:
     """Run a job, and copy the state that a kill -9 in a round would leave to ``place``."""
-    job = killed(record, place, at_round).end()
+    job = killed(record, place, at_round, source).end()
     assert job.agent.state == "done", job.agent.error
     return job
 
 
-def killed(record: dict[str, Any], place: Path, at_round: int) -> VirtualJob:
+def killed(record: dict[str, Any], place: Path, at_round: int, source: Any = None) -> VirtualJob:
     """Run a job until that round; leave the state that a kill -9 would leave in ``place``."""
-    job = begun(record)
+    job = begun(record, source)
     job.until(lambda: job.agent.machine.state.round >= at_round)
     # The claim of a killed process is free; this process lives.
     left_out = shutil.ignore_patterns("attempt-*")
@@ -235,6 +236,23 @@ def test_models_kept_for_evaluation_and_policy_state_are_in_the_checkpoint(tmp_p
     kept, before = again.agent.journal.snapshots, whole.agent.journal.snapshots
     assert sorted(kept) == sorted(before)
     assert all(np.array_equal(kept[r]["coef"], before[r]["coef"]) for r in (0, 4, 8, 12))
+
+
+def test_a_resumed_job_returns_the_best_model_of_both_attempts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(240, 40))
+    y = np.sign(X[:, 0] + 1.5 * rng.normal(size=240))
+    source = with_validation(from_arrays(X, y), share=0.3, seed=0, validation=None)
+    overfitting = {"name": "batch_gradient", "l2": 1e-8, "optimizer": "lbfgs", "scale": "none"}
+    rules = {"metric": ["neg_log_loss"], "every": 1, "patience": 6, "min_delta": 0.0}
+    whole = cut(
+        record(tmp_path / "whole", overfitting, validate=rules), tmp_path / "cut", 5, source
+    )
+    best = whole.result().summary["validation"]
+    again = run(resumed(tmp_path / "cut", overfitting, validate=rules), source)
+    assert best["round"] < 5 < len(again.rows)  # the first attempt has found it
+    assert again.result().summary["validation"] == best
+    assert np.array_equal(coef(whole), coef(again))
 
 
 def test_two_checkpoints_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -> None:
