@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from elasticml.control.exchange import plan_anchor
 from elasticml.ids import ExchangeId, Mask, MemberId
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Deliver, SendAnchor
+from elasticml.protocol.commands import Deliver, Refuse, SendAnchor
 from tests.sim.small_jobs import begun
 
 
@@ -103,4 +105,6 @@ def test_lost_partials_are_anchored_when_all_members_have_their_terms(handle: in
     (deliver,) = (c for c in driver.handle(last, 0.0) if isinstance(c, Deliver))
     parts = [(part.handle, part.sign) for part in deliver.anchor]
     assert parts == ([(7, 1), (8, -1)] if handle else [])
+    refused = Refuse(exchange=ExchangeId(2), sender=A, handle=9)
+    assert driver.handle(replace(first, handle=9), 0.0) == [refused]  # it comes too late
     simulation.close()
