@@ -9,7 +9,7 @@ from elasticml.control.policy import Chunks, Discard, Move, Replicate, Suggestio
 from elasticml.control.seeded_random import hash64
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.load_balancing import predicted_seconds, rows_owned, seconds_per_row
-from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.policies.validation import PolicyOptions
 from elasticml.specification.settings_model import ShareAbove0, settings_dataclass
 
 #: Separates the draw of a chunk's first turn from the draws of its holders.
@@ -57,10 +57,6 @@ class GlobalShuffle(PolicyOptions):
         self.discards = True
         #: Phase of each chunk's turn at round 0, in [0, 1).
         self._phases: dict[ChunkId, float] = {}
-
-    def entry(self) -> dict[str, object]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Suggestion]:
         """Return the copies, changes of owner and drops of this round."""

@@ -18,7 +18,7 @@ from elasticml.policies.convergence import (
     slope,
 )
 from elasticml.policies.scale_in import SMALL, fewer, pause_seconds, retire
-from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.policies.validation import PolicyOptions
 from elasticml.specification.settings_model import (
     AtLeast2,
     Count,
@@ -126,10 +126,6 @@ class GapPerContainerSecond(PolicyOptions):
         """Check constraints between fields."""
         if self.maximum is not None and self.maximum < self.minimum:
             raise ValueError(f"maximum: got {self.maximum}, wanted at least {self.minimum}")
-
-    def entry(self) -> dict[str, Any]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def state(self) -> dict[str, Any]:
         """Return the pending trial, the start of the measurement, and the blocked sizes."""

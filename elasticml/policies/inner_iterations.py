@@ -29,30 +29,13 @@ from elasticml.policies.convergence import (
     next_round,
     slope,
 )
-from elasticml.policies.validation import PolicyOptions, check_rising, entry_of
+from elasticml.policies.validation import PolicyOptions, check_rising
 from elasticml.specification.settings_model import (
     Count,
     NumberAbove0,
     NumberFrom1,
     settings_dataclass,
 )
-
-# A cost model of outer and inner iterations, from which the best number of inner ones follows.
-#
-# A round is one outer iteration with ``t2`` inner ones. It takes ``c1 + t2 c`` seconds: ``c1`` for
-# communicating the model and the sums between members, ``c`` for one pass over a member's examples,
-# including the communication among its groups and threads. The round leaves
-#
-#     1 - rho (1 - theta^t2)
-#
-# of the suboptimality, where ``theta`` is the part of a member's subproblem that one inner
-# iteration
-# leaves unsolved, and ``rho`` is the gain of a round that solves the subproblems exactly.
-#
-# Source: Snap ML, the cost ``C(t1, t2) = t1 t2 c_comp + t1 c1 + t1 t2 c2`` of section 2.2, and the
-# rate in its appendix for strongly convex terms. The constants are measured here instead of
-# bounded.
-# ``c`` is ``c_comp + c2``: computation and communication inside one member are measured together.
 
 #: The grid on which theta is searched.
 _THETAS: Final = tuple(k / 200 for k in range(200))
@@ -169,8 +152,6 @@ def _misfit(gained: Sequence[tuple[float, float]], theta: float, rho: float) -> 
     )
 
 
-# Choose the number of inner iterations from the measured costs of communication and compute.
-
 #: A new value is at most this many times the largest value tried so far.
 REACH: Final = 4
 
@@ -226,10 +207,6 @@ class ChooseInnerIterations(PolicyOptions):
     def check(self) -> None:
         """Check constraints between fields."""
         check_rising("choices", self.choices)
-
-    def entry(self) -> dict[str, object]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def state(self) -> dict[str, Any]:
         """Return the observations, the number of members, and the start of the measurement."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from elasticml.control.policy import Request, Suggestion, Tune, View
 from elasticml.policies.convergence import Point, gap_points, is_knee, next_round, slope
 from elasticml.policies.scale_in import SMALL, fewer, retire
-from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.policies.validation import PolicyOptions
 from elasticml.specification.settings_model import (
     KEEP_INT,
     AtLeast2,
@@ -117,10 +117,6 @@ class ScaleInAtKnee(PolicyOptions):
         self._before: tuple[int, float] | None = None
         self._cool = self.probe
         self._rest_until = 0
-
-    def entry(self) -> dict[str, object]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def state(self) -> dict[str, Any]:
         """Return the start of the measurement, and the scale-in that is being probed."""

@@ -14,7 +14,7 @@ from elasticml.policies.load_balancing import (
     seconds_per_row,
     slowdown,
 )
-from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.policies.validation import PolicyOptions
 from elasticml.specification.settings_model import (
     Count,
     NumberFrom0,
@@ -65,10 +65,6 @@ class Rebalance(PolicyOptions):
     def __post_init__(self) -> None:
         #: The reshuffle policy draws all chunks, and balances them by the same prediction.
         self.defers_to_reshuffle = False
-
-    def entry(self) -> dict[str, object]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Move]:
         """Return the moves of this round; none before a member has been measured."""

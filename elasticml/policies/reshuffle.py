@@ -11,7 +11,7 @@ from elasticml.control.policy import Chunks, Move, View
 from elasticml.control.seeded_random import shuffled
 from elasticml.ids import ChunkId, MemberId
 from elasticml.policies.load_balancing import predicted_seconds, rows_owned, seconds_per_row
-from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.policies.validation import PolicyOptions
 from elasticml.specification.settings_model import Count, Share, settings_dataclass
 
 AUTO: Literal["auto"] = "auto"
@@ -75,10 +75,6 @@ class Redeal(PolicyOptions):
     def draws_all(self) -> bool:
         """Whether all chunks are reassigned in a job with two holders."""
         return self.share in (AUTO, 1)
-
-    def entry(self) -> dict[str, object]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Move]:
         """Return this round's changes of owner."""

@@ -15,8 +15,6 @@ from elasticml.policies.load_balancing import (
     seconds_per_row,
 )
 
-# Which members cost least to give back.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalCost:

@@ -18,7 +18,7 @@ from elasticml.policies.load_balancing import (
     seconds_per_row,
     slowdown,
 )
-from elasticml.policies.validation import PolicyOptions, entry_of
+from elasticml.policies.validation import PolicyOptions
 from elasticml.specification.settings_model import KEEP_INT, Count, settings_dataclass
 
 
@@ -58,10 +58,6 @@ class Straggler(PolicyOptions):
 
     factor: Annotated[float, Field(gt=1), KEEP_INT] = 3.0
     confirm: Count = 2
-
-    def entry(self) -> dict[str, object]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Move]:
         """Return one move for each straggler."""

@@ -14,7 +14,7 @@ from elasticml.policies.convergence import (
     next_round,
     slope,
 )
-from elasticml.policies.validation import PolicyOptions, check_rising, entry_of
+from elasticml.policies.validation import PolicyOptions, check_rising
 from elasticml.specification.settings_model import (
     AtLeast2,
     Count,
@@ -92,10 +92,6 @@ class TuneLocalWork(PolicyOptions):
     def check(self) -> None:
         """Check constraints between fields."""
         check_rising("choices", self.choices)
-
-    def entry(self) -> dict[str, object]:
-        """Return the policy as an entry of a job record."""
-        return entry_of(self)
 
     def state(self) -> dict[str, Any]:
         """Return the pending trial, the start of the measurement, and the search direction."""
