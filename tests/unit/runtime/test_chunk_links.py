@@ -202,24 +202,27 @@ async def test_to_a_holder_only_the_states_are_sent() -> None:
     assert states == list(range(20))
 
 
-async def test_a_holder_forgets_an_old_state_when_the_owner_has_none() -> None:
-    pair = Pair()
-    pair.stores[GIVER].put([chunk(1)])
-    pair.stores[TAKER].put([chunk(1, **alpha(7))])
-    await pair.give([1], [])
+@pytest.mark.parametrize(
+    ("given", "held", "is_owner", "bodies", "kept"),
+    [
+        (None, 7, False, [], None),  # a holder forgets an old state when the owner has none
+        (4, 5, True, [], 5),  # an owner accepts no states of its chunks
+        (4, 3, False, [1], 4),  # an existing body is kept and gets the new state
+    ],
+)
+async def test_a_holder_has_the_state_of_the_owner(
+    given: int | None, held: int, is_owner: bool, bodies: list[int], kept: int | None
+) -> None:
+    pair, here = Pair(), chunk(1, **alpha(held))
+    pair.stores[GIVER].put([chunk(1, **({} if given is None else alpha(given)))])
+    pair.stores[TAKER].put([here])
+    if is_owner:
+        own = cmd.Own(member=TAKER, generation=Generation(1), chunks=(name(1),))
+        pair.machines[TAKER].handle(own, 0.0)
+    await pair.give([1], bodies)
     await pair.reported(1)
-    assert pair.stores[TAKER].chunks[name(1)].state == {}
-
-
-async def test_an_owner_accepts_no_states_of_its_chunks() -> None:
-    pair = Pair()
-    pair.stores[GIVER].put([chunk(1, **alpha(4))])
-    pair.stores[TAKER].put([chunk(1, **alpha(5))])
-    own = cmd.Own(member=TAKER, generation=Generation(1), chunks=(name(1),))
-    pair.machines[TAKER].handle(own, 0.0)
-    await pair.give([1], [])
-    await pair.reported(1)
-    assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [5]
+    assert pair.stores[TAKER].chunks[name(1)] is here
+    assert [int(k) for k in here.state.get("serial", [])] == ([] if kept is None else [kept])
 
 
 async def test_a_state_of_an_older_order_than_the_last_changes_nothing() -> None:
@@ -231,17 +234,6 @@ async def test_a_state_of_an_older_order_than_the_last_changes_nothing() -> None
     await pair.give([1], [], order=7)
     await pair.reported(2)
     assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [4]
-
-
-async def test_an_existing_body_is_kept_and_gets_the_new_state() -> None:
-    pair = Pair()
-    here = chunk(1, **alpha(3))
-    pair.stores[GIVER].put([chunk(1, **alpha(4))])
-    pair.stores[TAKER].put([here])
-    await pair.give([1], [1])
-    await pair.reported(1)
-    assert pair.stores[TAKER].chunks[name(1)] is here
-    assert here.state["serial"].tolist() == [4]
 
 
 async def test_complete_parts_from_a_vanished_giver_are_kept_and_the_rest_is_not() -> None:

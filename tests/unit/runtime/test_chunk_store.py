@@ -151,8 +151,13 @@ def test_the_same_chunk_from_two_senders_is_held_once(tmp_path: Path) -> None:
 def test_memory_is_freed_when_the_disk_is_full(tmp_path: Path) -> None:
     store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path / "gone", lambda: 0))
     store.put([chunk(0)])
-    with pytest.raises(DataError, match="gone takes no more"):
+    says = (
+        rf"its limit is {chunk(0).nbytes}, and .*gone takes no more .*: use more "
+    )
+    with pytest.raises(DataError, match=says):
         asyncio.run(store.take([chunk(1)]))
+    with pytest.raises(DataError, match=says):
+        asyncio.run(store.slab([10**4]))
     assert (store.held_bytes, store.is_out_of_core) == (chunk(0).nbytes, False)
     assert not store.chunks[chunk(0).id].is_mapped
     assert store.buffer(100).nbytes == 100
@@ -180,6 +185,10 @@ def test_bodies_are_received_directly_where_they_stay(tmp_path: Path) -> None:
     assert [inside.is_mapped, first.is_mapped, second.is_mapped] == [False, False, True]
     assert store.chunks[second.id] is second
     assert all(store.chunks[chunk(k).id].is_mapped for k in range(3))
+    # Bodies of other members that do not fit beside each other are received on disk, too.
+    empty = ChunkStore(1000, OutOfCoreStore(2**20, tmp_path, lambda: 0))
+    small, large = asyncio.run(empty.slab([900])), asyncio.run(empty.slab([900, 900]))
+    assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
 
 
 def test_a_body_in_a_full_file_is_recognised_as_stored(

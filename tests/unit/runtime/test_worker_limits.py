@@ -169,31 +169,3 @@ def test_blocks_that_are_taken_over_are_read_one_after_another(
     assert asked == [[ids[k], ids[k + 3]] for k in range(3)]
     assert set(store.ids()) == set(ids)
     assert store.is_out_of_core
-
-
-def test_computed_arrays_stay_where_they_are(tmp_path: Path) -> None:
-    first = [chunk(k) for k in range(2)]
-    store = ChunkStore(2 * first[0].nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
-    store.put(first)
-    owned = store.own([c.id for c in first])
-    store.put([chunk(2)])
-    assert [store.chunks[c.id] for c in first] == owned
-    assert store.chunks[chunk(2).id].is_mapped
-
-
-def test_bodies_that_do_not_fit_are_received_on_disk(tmp_path: Path) -> None:
-    store = ChunkStore(1000, OutOfCoreStore(GIB, tmp_path, lambda: 0))
-    small, large = asyncio.run(store.slab([900])), asyncio.run(store.slab([900, 900]))
-    assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
-
-
-def test_a_full_disk_is_reported_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = ChunkStore(10, OutOfCoreStore(GIB, tmp_path / "gone", lambda: 0))
-    says = r"its limit is 10, and .*gone takes no more \(No such file or directory\): use more "
-    with pytest.raises(DataError, match=says):
-        store.put([chunk(0)])
-    with pytest.raises(DataError, match=says):
-        asyncio.run(store.slab([100]))
-    assert (store.ids(), store.is_out_of_core) == ([], False)
