@@ -16,7 +16,7 @@ from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.segmentation import PIECE_BYTES
 from elasticml.collective.socket_link import SocketLink
 from elasticml.collective.transport import LinkClosedError
-from elasticml.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from elasticml.errors import ConfigError, RemoteProtocolError
 from tests.unit.collective.test_transports import control, fresh, opened, pair, servers
 
 pytestmark = pytest.mark.asyncio
@@ -46,22 +46,6 @@ async def test_the_end_of_a_server_or_of_its_comm_ends_a_link_that_is_read_or_no
         with pytest.raises(LinkClosedError):
             await waiting
         await other.closed.wait()
-
-
-async def test_two_tasks_on_one_end_are_a_local_protocol_error():
-    async with servers() as there:
-        near, far = await pair(there)
-        waiting = asyncio.create_task(far.receive(fresh))
-        payload = memoryview(bytes(64 * 2**20))
-        sending = asyncio.create_task(far.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload)))
-        await asyncio.sleep(0)
-        with pytest.raises(LocalProtocolError, match="two tasks receive"):
-            await far.receive(fresh)
-        with pytest.raises(LocalProtocolError, match="two tasks send"):
-            await far.send(control())
-        near.close()
-        outcomes = await asyncio.gather(waiting, sending, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [LinkClosedError, LinkClosedError]
 
 
 async def test_foreign_bytes_and_messages_are_protocol_errors_and_close_the_link():

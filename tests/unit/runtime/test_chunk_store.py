@@ -151,9 +151,7 @@ def test_the_same_chunk_from_two_senders_is_held_once(tmp_path: Path) -> None:
 def test_memory_is_freed_when_the_disk_is_full(tmp_path: Path) -> None:
     store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path / "gone", lambda: 0))
     store.put([chunk(0)])
-    says = (
-        rf"its limit is {chunk(0).nbytes}, and .*gone takes no more .*: use more "
-    )
+    says = rf"its limit is {chunk(0).nbytes}, and .*gone takes no more .*: use more "
     with pytest.raises(DataError, match=says):
         asyncio.run(store.take([chunk(1)]))
     with pytest.raises(DataError, match=says):
