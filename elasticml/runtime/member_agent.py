@@ -312,7 +312,7 @@ class MemberAgent:
             self.feed,
             self._fail,
         )
-        collective.moved_bytes = lambda: transfers.sent_bytes + member.sent_bytes
+        collective.moved_bytes = lambda: transfers.sent_bytes + member.gossip.sent_bytes
 
     def _handle_order(self, message: Mapping[str, Any]) -> None:
         extras = {k: message[k] for k in ("record", "spec", "n_members", "facts") if k in message}
@@ -398,11 +398,11 @@ class MemberAgent:
 
     def _update_peers(self, order: cmd.Peers) -> None:
         if self._async is not None:
-            self._async.know(order)
+            self._async.gossip.know(order)
 
     def _ask_peers(self, command: fx.AskPeers) -> None:
         if self._async is not None:
-            self._async.ask()
+            self._async.gossip.ask()
 
     def _dismiss(self, order: cmd.Dismiss) -> None:
         self.is_dismissed = order.is_final
@@ -573,7 +573,7 @@ class MemberAgent:
         if self._async is None:
             link.close()
             return
-        await self._async.accept(link)
+        await self._async.gossip.accept(link)
 
     async def accept_chunks(self, link: Link) -> None:
         """Serve a link on which another member sends chunks."""

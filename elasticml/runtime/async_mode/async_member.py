@@ -16,12 +16,10 @@ from elasticml.algorithms.async_sgd.address_book import AddressBook
 from elasticml.algorithms.async_sgd.base import Mail, Mailbox
 from elasticml.algorithms.async_sgd.report_ops import LoopReport, ReportSolver
 from elasticml.algorithms.async_sgd.worker_loop import COUNTS, WorkerLoop
-from elasticml.collective.transport import Link
 from elasticml.control import effects as fx
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import MemberId
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Peers
 from elasticml.runtime.async_mode.async_gossip import AsyncGossip, SendQueue
 from elasticml.runtime.async_mode.async_loop import LoopContext
 from elasticml.runtime.worker_context import WorkerContext
@@ -70,7 +68,8 @@ class AsyncMember:
         self._on_loop = asyncio.get_running_loop().call_soon_threadsafe
         self._is_closed = False
         self.mailbox = Mailbox(plan.slots)
-        self._gossip = AsyncGossip(
+        #: Its messages to peers.
+        self.gossip = AsyncGossip(
             AddressBook(me, seed),
             self,
             hello,
@@ -79,8 +78,8 @@ class AsyncMember:
             pause=context.pause,
             sends=plan.sends,
         )
-        send_queue = SendQueue(plan.queue, lambda: self._later(self._gossip.pump))
-        self._gossip.send_queue = send_queue
+        send_queue = SendQueue(plan.queue, lambda: self._later(self.gossip.pump))
+        self.gossip.send_queue = send_queue
         ended = ev.LoopEnded(cause=f"member {me}", member=me)
         self._loop = context.make_loop(
             WorkerLoop(plan, seed=seed, slot=me.slot),
@@ -89,7 +88,7 @@ class AsyncMember:
                 send_queue=send_queue,
                 shapes=self.shapes,
                 newest=plan.newest,
-                sends=lambda: plan.sends > 0 and bool(self._gossip.book.addresses),
+                sends=lambda: plan.sends > 0 and bool(self.gossip.book.addresses),
                 clock=context.clock,
                 slowness=context.slowness,
                 parallel=context.parallel,
@@ -121,32 +120,15 @@ class AsyncMember:
         """Train on these chunks from now on."""
         self._loop.request(lambda worker: worker.own(chunks))
 
-    def know(self, order: Peers) -> None:
-        """Update the peers after the driver's order."""
-        self._gossip.know(order)
-
-    def ask(self) -> None:
-        """Ask peers for an initial state."""
-        self._gossip.ask()
-
     def _begun(self) -> None:
         self._feed(fx.StateBegun())
-        self._gossip.has_begun()
-
-    async def accept(self, link: Link) -> None:
-        """Serve a link that a peer has opened."""
-        await self._gossip.accept(link)
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent to peers."""
-        return self._gossip.sent_bytes
+        self.gossip.has_begun()
 
     def close(self) -> None:
         """Close all links; the thread ends after its current mini-batch."""
         self._is_closed = True
         self._loop.end()
-        self._gossip.close()
+        self.gossip.close()
 
     def join(self) -> None:
         """Wait for the loop's end."""
@@ -197,7 +179,7 @@ class AsyncMember:
     def _stale_report(self) -> LoopReport:
         """Repeat the last report with counts of zero."""
         counts = np.zeros(len(COUNTS))
-        is_first = self._gossip.book.is_first()
+        is_first = self.gossip.book.is_first()
         if self._last is None:
             return LoopReport(
                 state=None, counts=counts, batch=0.0, has_ended=False, is_first=is_first
@@ -206,7 +188,7 @@ class AsyncMember:
 
     def _report(self, worker: WorkerLoop, start: Mapping[str, NDArray[np.float64]]) -> LoopReport:
         """Copy what a report contains; runs in the loop's thread."""
-        gossip = self._gossip
+        gossip = self.gossip
         if worker.state is None:
             if gossip.has_asked or not gossip.book.addresses:
                 worker.begin(start)
