@@ -9,7 +9,7 @@ from elasticml.control.job_state import JobState
 from elasticml.control.rounds import UNPLANNED_PACE_S, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import Inject
-from elasticml.protocol.events import Arrived, FaultPerformed
+from elasticml.protocol.events import Arrived
 from elasticml.protocol.job_record import PlannedFault, job_record
 from elasticml.story.history import HistoryRow
 
@@ -131,16 +131,6 @@ def test_a_resumed_job_whose_dual_objective_rises_makes_progress():
     assert k > 250
 
 
-def test_idle_rounds_have_the_pace_of_undisturbed_ones():
-    book = rounds(faults=(lose(99),))
-    assert book.pace_s() == 1.0
-    for k in range(5):
-        book.finish(HistoryRow({}), 0.2 * (k + 1))
-    assert book.pace_s() == pytest.approx(0.2)
-    book.finish(HistoryRow({}), 100.0, idle=True)
-    assert book.pace_s() == pytest.approx(0.2)
-
-
 def test_waiting_for_a_cluster_uses_up_rounds_slowly():
     # A job of short rounds ended before the containers that it waited for had come.
     book = rounds()
@@ -151,40 +141,6 @@ def test_waiting_for_a_cluster_uses_up_rounds_slowly():
     for k in range(20):
         book.finish(HistoryRow({}), 130.0 + 30.0 * k)
     assert book.pace_s() == pytest.approx(30.0)
-
-
-def test_return_is_prepared_at_the_loss_and_awaited_in_its_round():
-    back = PlannedFault(round=1, kind="return", count=2)
-    book = rounds(faults=(lose(0), back))
-    assert [i.kind for i in injected(book.due_loss("broadcast"))] == ["lose", "prepare"]
-    book.performed(FaultPerformed(kind="lose"))
-    assert book.due_return() == []
-    book.finish(HistoryRow({}), 1.0)
-    assert [(i.kind, i.count) for i in injected(book.due_return())] == [("return", 2)]
-    assert book.expected == 2
-    book.arrived()
-    book.arrived()
-    book.arrived()
-    assert book.expected == 0
-
-
-def test_returns_in_a_round_come_after_its_losses():
-    # {round: 5, lose: 6}, {round: 5, return: 6} on six workers: six more came first, six of the
-    # twelve were killed, the newcomers among them, and the chunks that they had taken over stayed
-    # absent.
-    book = rounds(faults=(lose(0), PlannedFault(round=0, kind="return", count=2)))
-    assert book.due_return() == []
-    book.due_loss("broadcast")
-    book.performed(FaultPerformed(kind="lose"))
-    assert [i.kind for i in injected(book.due_return())] == ["return"]
-
-
-def test_return_does_not_wait_beyond_its_round_for_a_phase_that_did_not_occur():
-    back = PlannedFault(round=0, kind="return", count=2)
-    book = rounds(faults=(lose(0, phase="correct"), back))
-    assert book.due_return() == []
-    book.finish(HistoryRow({}), 1.0)
-    assert [i.kind for i in injected(book.due_return())] == ["return"]
 
 
 def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():

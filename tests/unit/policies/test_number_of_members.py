@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from elasticml.control.policy import Progress, Request, Retire, Tune
-from elasticml.policies.convergence import Point, extrapolated_slope, gap_points, is_knee, slope
+from elasticml.control.policy import Request, Retire, Tune
+from elasticml.policies.convergence import Point, extrapolated_slope, slope
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.knee import ScaleInAtKnee, partitions_for
 from elasticml.policies.reshuffle import Redeal
@@ -277,38 +277,6 @@ def points(gaps, seconds: float = 2.0) -> list[Point]:
     return [Point(rounds=i, seconds=seconds * i, gap=gap) for i, gap in enumerate(gaps)]
 
 
-def fires_at(found: list[Point], **settings) -> int | None:
-    """Return the round at which the rule first fires, seeing one gap after the other."""
-    seen = (i for i in range(1, len(found) + 1) if is_knee(found[:i], **settings))
-    first = next(seen, None)
-    return None if first is None else found[first - 1].rounds
-
-
-@pytest.mark.parametrize("q", [0.01, 0.1, 0.3, 0.5, 0.67, 0.9, 0.99])
-def test_on_an_exponential_the_log_rule_never_fires_and_the_linear_rule_always(q):
-    exponential = points([q**i for i in range(400)])
-    for axis in ("rounds", "seconds"):
-        assert fires_at(exponential[:60], axis=axis) is None
-    fired = fires_at(exponential, scale="linear")
-    assert fired == 3 if q < 0.7 else fired is not None
-
-
-@pytest.mark.parametrize("bend", [2, 3, 5, 10, 30])
-def test_log_rule_fires_within_two_rounds_of_a_kink_of_slope_ratio_2(bend):
-    decades = [0.4 * i for i in range(bend + 1)]
-    decades += [decades[-1] + 0.2 * i for i in range(1, 20)]
-    assert bend < fires_at(points([10**-d for d in decades])) <= bend + 2
-
-
-def test_slope_is_decades_or_the_gap_itself_per_round_or_second():
-    two = points([1.0, 0.01])
-    assert slope(two, "rounds", "log") == pytest.approx(2.0)
-    assert slope(two, "seconds", "log") == pytest.approx(1.0)
-    assert slope(two, "rounds", "linear") == pytest.approx(0.99)
-    assert slope(two[:1]) == slope([]) == 0.0
-    assert slope(points([1.0, 0.0]), "rounds") == pytest.approx(300.0)
-
-
 def test_a_fading_slope_is_extrapolated_and_a_straight_line_is_not():
     straight = points([10.0**-i for i in range(5)], 1.0)
     assert extrapolated_slope(straight, 4) == pytest.approx(1.0)
@@ -317,32 +285,3 @@ def test_a_fading_slope_is_extrapolated_and_a_straight_line_is_not():
     assert extrapolated_slope(bent, 4) == pytest.approx(0.75 / 4)
     assert extrapolated_slope(bent[::-1], 4) == slope(bent[::-1])
     assert extrapolated_slope([], 4) == 0.0
-
-
-def rows(*gaps, members=4, first=0, **more) -> list[Progress]:
-    return [
-        Progress(round=first + i, seconds=first + i + 1.0, members=members, gap=gap, **more)
-        for i, gap in enumerate(gaps)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("history", "since", "expected"),
-    [
-        # A stage starts with the last gap of the previous number of members, or on request.
-        ([*rows(1.0, 0.5, members=8), *rows(0.2, 0.1, first=2)], 0, [(2, 0.5), (3, 0.2), (4, 0.1)]),
-        (rows(1.0, members=8), 0, []),
-        (rows(1.0, 0.5, 0.2, 0.1), 3, [(3, 0.2), (4, 0.1)]),
-        (rows(1.0, 0.5, 0.2, 0.1), 4, []),
-        # Rounds without a gap and bounds are skipped; one that rises counts as the best so far.
-        (
-            [*rows(1.0, None, 0.5, None), *rows(0.1, first=4, gap_is_bound=True)],
-            0,
-            [(1, 1.0), (3, 0.5)],
-        ),
-        (rows(1.0, 0.2, 0.4, 0.1), 0, [(1, 1.0), (2, 0.2), (3, 0.2), (4, 0.1)]),
-    ],
-)
-def test_gaps_of_a_stage(history, since, expected):
-    found = gap_points(history, 4, **({"since_round": since} if since else {}))
-    assert [(p.rounds, p.gap) for p in found] == expected
