@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 
 import pytest
 
@@ -12,14 +11,12 @@ from elasticml.policies.inner_iterations import (
     ChooseInnerIterations,
     CostModel,
     Observed,
-    best_inner,
     fit,
 )
 from elasticml.policies.tune_local_work import TuneLocalWork
 from tests.policy_world import PolicyWorld, member
 
 TRUE = CostModel(outer_s=0.9, inner_s=0.1, theta=0.6, rho=0.8)
-PASSES = (1, 2, 4, 8, 16)
 
 
 def observed(inner: float, certificates_s: float = 0.0) -> Observed:
@@ -34,15 +31,6 @@ def observed(inner: float, certificates_s: float = 0.0) -> Observed:
 # --- the model of costs and progress --------------------------------------------------------------
 
 
-def test_rounds_cost_and_gain_what_the_paper_says():
-    assert TRUE.seconds(4) == pytest.approx(0.9 + 0.4)
-    assert TRUE.decades(4) == pytest.approx(-math.log10(1 - 0.8 * (1 - 0.6**4)))
-    assert TRUE.rate(4) == TRUE.decades(4) / TRUE.seconds(4)
-    exact = CostModel(outer_s=1.0, inner_s=0.0, theta=0.0, rho=1.0)
-    assert exact.decades(1) == exact.decades(32) == 12.0
-    assert best_inner(exact, (1, 2, 4), {}, 4) == 1
-
-
 @pytest.mark.parametrize("inners", [(1, 4), (1, 2, 8), (2, 3, 4)])
 @pytest.mark.parametrize("certificates_s", [0.0, 0.05])
 def test_constants_are_fitted_from_two_values_or_more(inners, certificates_s):
@@ -51,27 +39,6 @@ def test_constants_are_fitted_from_two_values_or_more(inners, certificates_s):
     assert result.outer_s == pytest.approx(TRUE.outer_s + certificates_s)
     for name in ("inner_s", "theta", "rho"):
         assert getattr(result, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
-
-
-def test_with_one_value_all_passes_are_assumed_to_gain_the_same():
-    assert fit([observed(2)]).decades(6) == pytest.approx(3 * TRUE.decades(2))
-
-
-def test_the_best_value_is_the_fastest_within_reach_and_measurements_take_precedence():
-    best = max(PASSES, key=TRUE.rate)
-    assert best == best_inner(TRUE, PASSES, {}, 16) == 4
-    assert best_inner(TRUE, PASSES, {}, 2) == 2
-    assert best_inner(TRUE, PASSES[:4], {4: 0.0}, 8) != 4
-    assert best_inner(TRUE, PASSES[:4], {8: 10.0}, 8) == 8
-
-
-def test_noise_makes_no_pass_free_and_no_certificate_negative():
-    first = Observed(inner=1, seconds=1.0, computed_s=0.2, decades=0.2)
-    falling = Observed(inner=2, seconds=1.0, computed_s=0.1, decades=0.3)
-    assert fit([first, falling]).inner_s > 0.0
-    steep = Observed(inner=2, seconds=2.0, computed_s=0.4, decades=0.3)
-    cheap = Observed(inner=1, seconds=1.0, computed_s=0.1, decades=0.2)
-    assert fit([cheap, steep]).inner_s <= 0.2
 
 
 # --- passes chosen with the model -----------------------------------------------------------------
