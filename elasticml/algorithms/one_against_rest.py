@@ -29,6 +29,7 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Solver,
     Trainer,
+    WarmingSolver,
     Work,
 )
 from elasticml.data.chunks.chunk import Chunk
@@ -273,6 +274,12 @@ class ClassesSolver:
 
     def __init__(self, solvers: Sequence[Solver]) -> None:
         self._solvers = dict(enumerate(solvers))
+
+    def warm_up(self, parallel: Parallel) -> None:
+        """Do what the solver of any class needs for its first exchange."""
+        first = self._solvers[0]
+        if isinstance(first, WarmingSolver):
+            first.warm_up(parallel)
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays of all classes in the exchange, over exactly these chunks."""

@@ -33,9 +33,12 @@ def warm() -> None:
 def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what is compiled: the kernels of members, then those of each estimator."""
     from elasticml.algorithms.kernel_modules import kernel_modules, warm_up
+    from elasticml.objectives.losses import LOSSES
 
     for module in kernel_modules():
         yield module, lambda module=module: warm_up([module])  # type: ignore[misc]
+    for name in LOSSES:
+        yield f"loss {name}", lambda name=name: _warm_up_loss(name)  # type: ignore[misc]
     import numpy as np
     import scipy.sparse
 
@@ -68,3 +71,17 @@ def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
         for X in (dense, scipy.sparse.csr_array(dense)):
             place = "dense" if X is dense else "sparse"
             yield f"{name}, {place}", lambda model=model, X=X, y=y: model.fit(X, y)  # type: ignore[misc]
+
+
+def _warm_up_loss(name: str) -> None:
+    """Compile what members compute with a loss."""
+    from elasticml.algorithms.cocoa import dual_blocks, local_pass
+    from elasticml.objectives.loss_kernels import loss_named
+    from elasticml.specification.algorithms import DUAL_LOSSES
+
+    loss = loss_named(name)
+    loss.warm_up(with_dual=False)
+    if name in DUAL_LOSSES:
+        dual_blocks.warm_up(loss)
+        local_pass.warm_up(loss, "float64")
+        local_pass.warm_up(loss, "float32")

@@ -432,6 +432,19 @@ class MarginLoss:
         """Add :meth:`minus_conjugate` of each of m chunks to ``total`` (1,), likewise."""
         _minus_conjugates(self.terms, rows, alphas, targets, weights, total)
 
+    def warm_up(self, *, with_dual: bool) -> None:
+        """Compile the loops that jobs call, or load their machine code from the cache."""
+        one, out, none = np.ones(1), np.zeros(1), np.zeros(0, np.int64)
+        self.value_and_slope(one, one, None, out)
+        self.values_and_slopes(none, none, none, none, none, out)
+        if with_dual:
+            self.minus_conjugates(none, none, none, none, out)
+            self.alpha_from_margin(one, one, out)
+        else:
+            self.along_chunks(none, none, none, none, none, steps=one, sums_out=np.zeros((2, 1)))
+            self.curvature(one, one, None, out)
+            self.curvature_along(one, one, one, None)
+
     def balanced(self, alpha: F64, targets: F64, weights: F64 | None) -> F64:
         """Return dual variables (n,) that are feasible with an intercept that is not penalised.
 

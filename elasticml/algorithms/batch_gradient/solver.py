@@ -109,6 +109,10 @@ class BatchGradientSolver:
         #: Rows multiplied by a model or a direction so far: the work that the caches save.
         self.multiplied_rows = 0
 
+    def warm_up(self, parallel: Parallel) -> None:
+        """Compile the loops for the job's loss, or load their machine code from the cache."""
+        self._loss.warm_up(with_dual=False)
+
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, summed over exactly these chunks.
 
@@ -588,13 +592,9 @@ def _advance(rows: I64, at_margins: I64, at_directions: I64, step: float) -> Non
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels of line searches and second derivatives, or load their machine code."""
     one, out, none = np.ones(1), np.zeros(1), np.zeros(0, np.int64)
-    logistic = loss_named("logistic")
-    logistic.values_and_slopes(none, none, none, none, none, out)
-    logistic.along_chunks(none, none, none, none, none, steps=one, sums_out=np.zeros((2, 1)))
+    loss_named("logistic").warm_up(with_dual=False)
     kernels.add_sums(none, none, out)
     _advance(none, none, none, 1.0)
-    logistic.curvature(one, one, None, out)
-    logistic.curvature_along(one, one, one, None)
     for chunk in chunks_to_warm_up(kind, dtype):
         w = np.ones(chunk.layout.n_columns)
         adjoint, forward = make_adjoint(chunk.layout, w.size), make_forward(chunk.layout, w)

@@ -264,7 +264,14 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the loops over blocks, or load their machine code from the cache."""
     none, parts, table = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
     _copy_parts(none, parts, table)
-    _settle_parts(loss_named("hinge").terms, none, none, 1.0, parts, table, none)
-    _sum_steps_of_parts(loss_named("hinge").terms, none, parts, table, none, np.zeros((0, 2)))
     write_coefficients(True, parts, parts, parts, parts, parts)
     add_sums(parts, parts, none)
+    warm_up(loss_named("hinge"))
+
+
+def warm_up(loss: MarginLoss) -> None:
+    """Do so with the loops of a loss."""
+    loss.warm_up(with_dual=True)
+    none, parts, table = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
+    _settle_parts(loss.terms, none, none, 1.0, parts, table, none)
+    _sum_steps_of_parts(loss.terms, none, parts, table, none, np.zeros((0, 2)))

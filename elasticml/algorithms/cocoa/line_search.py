@@ -23,7 +23,7 @@ import numpy as np
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.arrays import F64
 from elasticml.compiled import kernel
-from elasticml.objectives.loss_kernels import MarginLoss, loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 
 if TYPE_CHECKING:
     from elasticml.specification.algorithms import CoCoA
@@ -99,10 +99,7 @@ def sum_steps(
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the sums, or load their machine code from the cache."""
-    one = np.ones(1)
-    products(one, one)
-    terms = loss_named("hinge").terms
-    sum_steps(terms, one, one, one, _NONE, _NONE, np.zeros(1), np.zeros(2))
+    products(np.ones(1), np.ones(1))
 
 
 def summed_steps(loss: MarginLoss, before: F64, piece: Piece, step: F64) -> F64:

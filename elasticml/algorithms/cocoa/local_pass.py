@@ -550,14 +550,17 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the kernels for both types of values, or load their machine code from the cache."""
     dtypes: tuple[Dtype, ...] = ("float32", "float64")
     for each in dtypes:
-        if dtype not in (None, each):
-            continue
-        chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=each)
-        solver = LocalSolver(loss=loss_named("hinge"), dtype=each, intercept_scaling=None)
-        one = np.ones(1)
-        solver.bind([Piece(chunk, one, one, np.zeros(1))])
-        for serial in range(2):  # from the second on, it is measured how far the model moved
-            request = PassRequest(
-                l2_total=1.0, total_weight=1.0, damping=1.0, epochs=1, seed=0, serial=serial
-            )
-            solver.run(one, request, Serial())
+        if dtype in (None, each):
+            warm_up(loss_named("hinge"), each)
+
+
+def warm_up(loss: MarginLoss, dtype: Dtype) -> None:
+    """Do so for a loss and a type of values."""
+    chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=dtype)
+    solver, one = LocalSolver(loss=loss, dtype=dtype, intercept_scaling=None), np.ones(1)
+    solver.bind([Piece(chunk, one, one, np.zeros(1))])
+    for serial in range(2):  # from the second on, it is measured how far the model moved
+        request = PassRequest(
+            l2_total=1.0, total_weight=1.0, damping=1.0, epochs=1, seed=0, serial=serial
+        )
+        solver.run(one, request, Serial())

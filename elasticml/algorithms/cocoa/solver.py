@@ -22,7 +22,7 @@ from elasticml.algorithms.base import (
     Work,
     operation_of,
 )
-from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges
+from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges, dual_blocks, local_pass
 from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
@@ -209,6 +209,11 @@ class CocoaSolver:
             searches=searches,
             caches=caches,
         )
+
+    def warm_up(self, parallel: Parallel) -> None:
+        """Compile the loops for the job's loss, or load their machine code from the cache."""
+        dual_blocks.warm_up(self._loss)
+        local_pass.warm_up(self._loss, self._facts.layout.dtype)
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.

@@ -28,7 +28,11 @@ class CocoaPasses:
         self._loss, self._weight = loss, float(data.n)
         self._parallel = parallel(threads)
         self._chunks = chunks_of(data)
-        settings: dict[str, Any] = {"loss": loss, "dtype": "float32", "intercept_scaling": None}
+        settings: dict[str, Any] = {
+            "loss": loss_named(loss),
+            "dtype": "float32",
+            "intercept_scaling": None,
+        }
         make: Any = LocalSolver
         if device == "cuda":
             from elasticml.algorithms.cocoa.cuda_solver import CudaSolver
