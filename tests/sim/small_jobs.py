@@ -42,49 +42,12 @@ def points() -> Any:
     return from_arrays(X, np.sign(X @ rng.standard_normal(COLUMNS) + rng.normal(size=ROWS)))
 
 
-def exact_sums(rounds: int = 12, **changes: Any) -> tuple[dict[str, Any], Any]:
-    """Make a toy job that fails as soon as an example is counted twice, or not at all."""
-    algorithm = {"name": "tests.toy:ALGORITHM", "rounds": rounds}
-    toy = {"chunk_bytes": 512, "algorithm": algorithm, "stop": {"rounds": None}, "evaluate": None}
-    made = record(**{**toy, **changes})
-    return made, from_arrays(np.ones((120, 1)), np.arange(120.0))
-
-
 def play(world: Mapping[str, Any] | None = None, **changes: Any) -> SimResult:
     """Run batch gradient descent on the points in a world, with all invariants checked."""
     options = options_from_section(world)
     result = simulate(record(**changes), points(), options=options, check_every_event=True)
     assert result.error is None
     return result
-
-
-def play_in_world(world: Mapping[str, Any] | None = None, **changes: Any) -> Simulation:
-    """Run as ``play`` does, and return the world, too."""
-    options = options_from_section(world)
-    simulation = Simulation(record(**changes), points(), options=options, check_every_event=True)
-    for _ in simulation.run():
-        pass
-    return simulation
-
-
-def begun(exchange: int = 2, **changes: Any) -> tuple[Simulation, Driver]:
-    """Run a toy job of three members in a star until an exchange has begun, and no further.
-
-    Returns
-    -------
-    Simulation
-        Ends the job when it is closed, or collected.
-    Driver
-        The driver's machine in the middle of its job.
-    """
-    star = {"members": {"start": 3, "min": 1}, "collective": {"topology": "star"}}
-    made, source = exact_sums(**{**star, **changes})
-    simulation = Simulation(made, source, check_every_event=True)
-    machine = simulation.world.driver.machine
-    for _ in simulation.run():
-        if machine.exchanges.running is not None and machine.state.last_exchange == exchange:
-            return simulation, machine
-    raise AssertionError(f"the job ended before exchange {exchange}")
 
 
 class VirtualJob(Simulation):
@@ -148,11 +111,31 @@ class VirtualJob(Simulation):
         return [r for r in self.agent.journal.story if r["event"] in names]
 
 
-def toy_job(**changes: Any) -> dict[str, Any]:
-    """Make the record of a job of the toy algorithm on 6 members."""
-    algorithm = {"name": "tests.toy:ALGORITHM", "rounds": 12}
+def toy_job(rounds: int = 12, **changes: Any) -> dict[str, Any]:
+    """Make a job of 6 members that fails as soon as an example is counted twice, or not at all."""
+    algorithm = {"name": "tests.toy:ALGORITHM", "rounds": rounds}
     changed = {"job": "toy", "chunk_bytes": 512, "algorithm": algorithm, "stop": {"rounds": None}}
     return {**record(**changed, evaluate=None), **changes}
+
+
+def begun(
+    exchange: int = 2, world: Mapping[str, Any] | None = None, **changes: Any
+) -> tuple[VirtualJob, Driver]:
+    """Run a toy job of three members in a star until an exchange has begun, and no further.
+
+    Returns
+    -------
+    VirtualJob
+        Ends the job when it is closed, or collected.
+    Driver
+        The driver's machine in the middle of its job.
+    """
+    star = {"members": {"start": 3, "min": 1}, "collective": {"topology": "star"}}
+    job = VirtualJob(toy_job(**{**star, **changes}), world=world)
+    machine = job.agent.machine
+    state, exchanges = machine.state, machine.exchanges
+    job.until(lambda: exchanges.running is not None and state.last_exchange == exchange)
+    return job, machine
 
 
 def model(result: SimResult) -> bytes:

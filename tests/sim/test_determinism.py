@@ -9,7 +9,7 @@ from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import Simulation, simulate
 from tests.serial_world import Vanish
 from tests.serial_world import World as SerialWorld
-from tests.sim.small_jobs import column, model, play, play_in_world, points, record
+from tests.sim.small_jobs import VirtualJob, column, model, play, points, record
 
 BUSY = {
     "jitter": 0.3,
@@ -54,9 +54,11 @@ def test_when_no_member_leaves_the_absent_rule_does_not_matter():
 def test_the_model_is_that_of_the_serial_computation_when_members_are_lost():
     star = {"collective": {"topology": "star"}, "stop": {"rounds": 20}}
     faults = [{"round": 8, "lose": [3, 5], "phase": "compute"}]
-    simulation = play_in_world(faults=faults, **star)
+    simulation = VirtualJob(record(faults=faults, **star), points()).end()
     settings = {k: v for k, v in record()["algorithm"].items() if k != "name"}
-    workers = play_in_world(**star).world.workers.by_address.values()
+    calm = VirtualJob(record(**star), points())
+    calm.until(lambda: calm.agent.ended.is_set())  # its members are there yet
+    workers = calm.world.workers.by_address.values()
     serial = SerialWorld(
         settings=settings,
         parts=[worker.computed_on for worker in sorted(workers, key=lambda w: w.slot)],

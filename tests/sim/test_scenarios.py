@@ -20,7 +20,6 @@ from elasticml.sim.simulation import simulate
 from elasticml.sim.virtual_links import VirtualTransport
 from tests.sim.small_jobs import (
     column,
-    exact_sums,
     model,
     play,
     points,
@@ -386,7 +385,7 @@ def test_a_poisson_job_ends_at_its_certified_gap_after_losses_and_returns(absent
 
 def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():
     wrong = record(algorithm={"name": "batch_gradient", "loss": "gamma"})
-    source = exact_sums()[1]  # a label is 0
+    source = from_arrays(np.ones((9, 1)), np.arange(9.0))  # a label is 0
     result = simulate(wrong, source)
     assert (result.state, result.error["kind"]) == ("failed", "DataError")
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from elasticml.control.driver import Driver
-from elasticml.sim.preemption_trace import options_from_section
-from elasticml.sim.simulation import SimResult, Simulation
+from elasticml.sim.simulation import SimResult
 from tests.sim.says import SUGGESTIONS, A, C
-from tests.sim.small_jobs import exact_sums, play, records_of
+from tests.sim.small_jobs import VirtualJob, play, records_of, toy_job
 
 
 def says(*what: str, too: bool = False, **at: int) -> list[dict[str, Any]]:
@@ -24,13 +23,9 @@ def run(
 ) -> tuple[SimResult, Driver]:
     """Run a job of exact sums on three members; return its result and the machine at its end."""
     star = {"members": {"start": 3, "min": 1}, "collective": {"topology": "star"}, "holders": 1}
-    made, source = exact_sums(8, policies=policies, **{**star, **changes})
-    options = options_from_section({"compute_s": 1e-3, **(world or {})})
-    simulation = Simulation(made, source, options=options, check_every_event=True)
-    machine = simulation.world.driver.machine
-    for _ in simulation.run():
-        pass
-    result = simulation.result()
+    made = toy_job(8, policies=policies, **{**star, **changes})
+    job = VirtualJob(made, world={"compute_s": 1e-3, **(world or {})})
+    machine, result = job.agent.machine, job.end().result()
     assert result.state == ("failed" if result.error else "done")
     return result, machine
 

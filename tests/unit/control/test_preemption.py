@@ -350,7 +350,7 @@ def test_a_drain_that_is_put_off_leaves_time_for_its_moves(
 
 
 def test_a_drain_begins_earlier_where_rounds_are_long() -> None:
-    simulation, driver = begun(exchange=3, simulate={"overhead_s": 20.0})
+    simulation, driver = begun(exchange=3, world={"overhead_s": 20.0})
     record = driver.state.membership.members[MemberId(0, 1)]
     now_s = simulation.world.loop.now_s
     mark = ContainerMarked(address=record.address, grace_s=60.0)
