@@ -8,7 +8,9 @@ from distributed import Client
 import elasticml as em
 from elasticml.algorithms.base import Algorithm, Exchange, Model, RoundEnd
 from elasticml.algorithms.matrix import Matrix
-from elasticml.objectives.losses import LOGISTIC
+from elasticml.objectives.loss_kernels import loss_named
+
+LOGISTIC = loss_named("logistic")
 
 
 def trainer(settings, facts, absent):
