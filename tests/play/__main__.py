@@ -80,7 +80,9 @@ def play(
     try:
         for verdict in _verdicts(worlds, seeds, processes or os.cpu_count() or 1, file, folder):
             totals.add(verdict)
-            _show(verdict, folder, rules)
+            _show(verdict)
+            if verdict.violations and file is None:
+                _keep(verdict, folder, rules)
     except KeyboardInterrupt:
         click.echo("interrupted: the plans that were running do not count")
     totals.seconds = time.monotonic() - begin_s
@@ -129,8 +131,17 @@ def _groups(worlds: Sequence[str], seeds: Iterator[int]) -> Iterator[list[Plan]]
         yield from (raising[k : k + _GROUP] for k in range(0, len(raising), _GROUP))
 
 
-def _show(verdict: Verdict, folder: Path, rules: set[str]) -> None:
-    """Print a plan's line, and keep its plan if it violates a rule.
+def _show(verdict: Verdict) -> None:
+    """Print a plan's line, and what it violates."""
+    what = f"{verdict.seconds:.1f} s, {verdict.rounds} rounds, {dict(Counter(verdict.hits))}"
+    error = f"; {verdict.error[:200]}" if verdict.error else ""
+    click.echo(f"{verdict.name}: {what}{error}")
+    for rule, text in verdict.violations[:5]:
+        click.echo(f"VIOLATION {verdict.name}: {rule}: {text}")
+
+
+def _keep(verdict: Verdict, folder: Path, rules: set[str]) -> None:
+    """Write a plan that violates a rule.
 
     Parameters
     ----------
@@ -139,15 +150,8 @@ def _show(verdict: Verdict, folder: Path, rules: set[str]) -> None:
     """
     from tests.play.campaign import minimal_plan
 
-    plan = verdict.plan
-    what = f"{verdict.seconds:.1f} s, {verdict.rounds} rounds, {dict(Counter(verdict.hits))}"
-    error = f"; {verdict.error[:200]}" if verdict.error else ""
-    click.echo(f"{verdict.name}: {what}{error}")
-    if not verdict.violations:
-        return
-    for rule, text in verdict.violations[:5]:
-        click.echo(f"VIOLATION {verdict.name}: {rule}: {text}")
-    if "on" not in plan.world and (rule := verdict.violations[0][0]) not in rules:
+    plan, rule = verdict.plan, verdict.violations[0][0]
+    if "on" not in plan.world and rule not in rules:
         rules.add(rule)
         plan = minimal_plan(plan)
         click.echo(f"{len(plan.faults)} faults suffice")
