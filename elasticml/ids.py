@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NewType
+from typing import Final, Literal, NamedTuple, NewType
 
 #: Version of the package; all processes of a job must run the same one.
 VERSION: Final = "0.1.0"
@@ -57,13 +57,20 @@ class ChunkId(NamedTuple):
         return f"{self.source}/{self.block}/{self.ordinal}"
 
 
-#: Chunks with ordinals from this one on hold validation rows.
-VALIDATION_ORDINAL: Final = 1 << 24
+#: What the rows of a chunk are for.
+Role = Literal["train", "validation", "test"]
+#: Chunks with ordinals from this one on hold rows of a role.
+ROLE_ORDINALS: Final[Mapping[Role, int]] = {"train": 0, "validation": 1 << 24, "test": 1 << 25}
 
 
-def is_validation(id: ChunkId) -> bool:
-    """Whether a chunk holds validation rows, which are scored and never trained on."""
-    return id.ordinal >= VALIDATION_ORDINAL
+def role_of(id: ChunkId) -> Role:
+    """Return what the rows of a chunk are for; those that are not for training are scored only."""
+    return max((start, role) for role, start in ROLE_ORDINALS.items() if id.ordinal >= start)[1]
+
+
+def is_trained(id: ChunkId) -> bool:
+    """Whether a chunk holds training rows."""
+    return id.ordinal < ROLE_ORDINALS["validation"]
 
 
 def chunk_id(text: str) -> ChunkId:
@@ -77,7 +84,7 @@ class ChunkInfo:
     """Metadata of a chunk that the ledger keeps: id, rows and bytes."""
 
     id: ChunkId
-    #: Training examples; none in a chunk of validation rows.
+    #: Training examples; none in a chunk of validation or test rows.
     rows: int
     nbytes: int
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from elasticml.data.readers.dask_partitions import has_partitions
+from elasticml.data.scored_rows import scored_as
 from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
 from elasticml.data.storage.filesystem import is_url, join
-from elasticml.data.validation import validated_as
 from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
@@ -30,7 +30,7 @@ from elasticml.jobs.job_validation import (
     parse_memory_limit,
     policy_entries,
     resolve_holders,
-    resolve_validation,
+    resolve_scored_rows,
 )
 from elasticml.jobs.preflight import preflight_data, try_first_block
 from elasticml.jobs.rpc import unwrap_reply
@@ -87,7 +87,8 @@ class Job:
         The training data: what ``em.read_csv``, ``em.read_svmlight``, ``em.from_dask``,
         ``em.from_arrays`` and similar functions return.
     test : Source, optional
-        Data for the test metrics; the client reads them after the job.
+        Test rows. Members load them beside the training data, never train on them, and score the
+        model on them.
     name : str
         A label; the name of the run directory starts with it.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
@@ -126,8 +127,8 @@ class Job:
     members : Members or mapping, optional
         ``start``: members before round 0, by default as many as the cluster has workers.
     evaluate : Evaluate, mapping, None or False
-        ``Evaluate(every=10)`` keeps the model of every tenth round and evaluates it after the job;
-        None evaluates only the last model; False evaluates nothing.
+        ``Evaluate(every=10)`` keeps the model of every tenth round and scores it on the test rows;
+        None scores only the last model, on training and test rows; False scores nothing.
     validate : float, Source, Validate or mapping, optional
         Rows that members score while the job trains: a share of the training rows, or other data.
         ``Validate(share=0.1, metric="accuracy", patience=5)``: the job ends after five scores
@@ -199,9 +200,21 @@ class Job:
         stop = default_stop(algorithm) if stop is None else read_settings(Stop, stop, "stop")
         check_together(algorithm, options.absent, stop, self.policies)
         self.algorithm = algorithm
-        #: The training data, with the validation rows if there are any.
-        self.data, self.validate = resolve_validation(validate, algorithm, data, options.seed)
-        self.test = test
+        self.evaluate = (
+            None
+            if evaluate is None or isinstance(evaluate, bool)
+            else read_settings(Evaluate, evaluate, "evaluate")
+        )
+        self.evaluates = evaluate is not False
+        #: The training data, with the validation and test rows if there are any.
+        self.data, self.validate = resolve_scored_rows(
+            algorithm,
+            data,
+            options.seed,
+            validate=validate,
+            test=test if self.evaluates else None,
+            metrics=() if self.evaluate is None else self.evaluate.metrics,
+        )
         self.name = name
         self.absent = options.absent
         self.stop = stop
@@ -217,12 +230,6 @@ class Job:
         )
         self.members = read_settings(Members, members, "members")
         self.checkpoint = run_checkpoints.checkpoint_setting(checkpoint)
-        self.evaluates = evaluate is not False
-        self.evaluate = (
-            None
-            if evaluate is None or isinstance(evaluate, bool)
-            else read_settings(Evaluate, evaluate, "evaluate")
-        )
         self.chunk_bytes = parse_chunk_size(chunk_size) or default_chunk_bytes(algorithm)
         self.cache = parse_cache(cache)
         self.threads = options.threads
@@ -248,7 +255,7 @@ class Job:
         return cls(arguments.pop("algorithm"), arguments.pop("data"), **arguments)
 
     def check_data(self) -> tuple[str, str] | None:
-        """List the blocks of all data, and read the first test block and a small first block.
+        """List the blocks of all data, and read a small first block and the first test block.
 
         Returns
         -------
@@ -261,7 +268,7 @@ class Job:
         ConfigError, DataError
             When a file is missing, empty, or not in the declared format.
         """
-        preflight_data(self.algorithm, self.data, self.test, self.cache)
+        preflight_data(self.algorithm, self.data, self.cache)
         return try_first_block(self.data, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
@@ -293,14 +300,13 @@ class Job:
         needs_size = self.holders == "auto" and 0 not in limits
         total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
         place = run_checkpoints.checkpoint_place(self.checkpoint, run_dir)
-        evaluate = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
+        evaluate = None if self.evaluate is None else self.evaluate.section()
         return {
             "version": RECORD_VERSION,
             "package": VERSION,
             "job": job_id,
             "name": self.name,
             "data": self.data.spec(),
-            "test": None if self.test is None else self.test.spec(),
             "chunk_bytes": self.chunk_bytes,
             "cache": self.cache,
             "algorithm": record_section(
@@ -399,7 +405,7 @@ class Job:
         check_faults(self.faults, members)
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
         self.check_memory(min(limits, default=0))
-        preflight_data(self.algorithm, self.data, self.test, reads=False)
+        preflight_data(self.algorithm, self.data, reads=False)
         job_id = new_job_id(self.name)
         record = self.record(job_id, members, limits, run_dir)
         if self.members.start is None and workers:
@@ -412,10 +418,7 @@ class Job:
         with _reaching(client):
             prepare_scheduler(client, list(workers))
             _submit(client, record, self.data)
-        sent, source = job_record(record), self.data
-        if has_partitions(source):
-            source = source_from_spec(sent.data)  # a handle keeps no partitions
-        return Handle(client, job_id, sent, source, self.test)
+        return Handle(client, job_id, job_record(record))
 
     def run(
         self,
@@ -494,7 +497,7 @@ def attach(client: Target, job_id: str | None = None, *, objects: Sequence[Any] 
     job_id : str
         ``handle.job_id`` of the client that started it.
     objects : sequence, optional
-        As of :func:`load_model`, for the evaluation after the job.
+        As of :func:`load_model`, for the scores of a network.
 
     Raises
     ------
@@ -597,7 +600,6 @@ def _resumed(
     prepare_scheduler(client, list(workers_of(client)))
     place, former = _interrupted_job(client, places)
     give_again(former.fields_json(), objects)
-    source = source_from_spec(former.data) if data is None else validated_as(data, former.data)
     lost = run_checkpoints.lost_data(former)
     lacking = [name for name, given in (("data", data), ("test", test)) if given is None]
     if set(lacking) & set(lost):
@@ -606,8 +608,9 @@ def _resumed(
             f"them again: {run_checkpoints.resume_call(path, former)}",
             path="data",
         )
-    if test is None and former.test is not None:
-        test = source_from_spec(former.test)
+    source = source_from_spec(former.data)
+    if data is not None or test is not None:
+        source = scored_as(source if data is None else data, former.data, test)
     job_id = new_job_id(former.name or "job")
     every_s = 0.0 if former.checkpoint is None else former.checkpoint.every_s
     kept = CheckpointPlace(path=place, every_s=every_s, in_run_dir=in_run_dir)
@@ -615,14 +618,13 @@ def _resumed(
         **former.fields_json(),
         "job": job_id,
         "data": source.spec(),
-        "test": None if test is None else test.spec(),
         "checkpoint": kept.fields_json(),
         "resume": place,
         "reached": dict(reached),
     }
     with _reaching(client):
         _submit(client, record, source)
-    return Handle(client, job_id, job_record(record), source, test, interrupted)
+    return Handle(client, job_id, job_record(record), interrupted)
 
 
 def _interrupted_job(client: Client, places: Sequence[str]) -> tuple[str, JobRecord]:

@@ -524,6 +524,6 @@ def _is_finite(objective: object) -> bool:
 
 
 def _simulate(job: Job, members: int) -> tuple[JobOutcome, list[dict[str, Any]]]:
-    simulated = SimulatedJob(job.record("check", members), job.data, None)
+    simulated = SimulatedJob(job.record("check", members), job.data)
     story = [dict(entry) for batch in simulated.batches() for entry in batch]
     return simulated.outcome(), story

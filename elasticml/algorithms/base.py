@@ -60,6 +60,8 @@ class Exchange:
     #: The trainer may need much longer for this outcome than for earlier ones: the driver runs it
     #: off its event loop.
     is_long: bool = False
+    #: The job's result if it ends before this exchange does, after the training.
+    result: Model | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,9 +264,6 @@ class Algorithm:
     #: (settings, facts, arrays of the model, chunk) -> predictions (n,): margins of two classes,
     #: or numbers in regression; (n, classes): scores of several classes.
     predict: Callable[..., NDArray[Any]] | None = None
-    #: The same arguments -> sums over the chunk's rows by metric; their means over all test rows
-    #: are reported as ``test_<metric>``.
-    evaluate: Callable[..., Mapping[str, float]] | None = None
     #: The predictions are numbers, even if there are few distinct labels.
     is_regression: bool = False
 

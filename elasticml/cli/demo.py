@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from elasticml.job import Job
+    from elasticml.jobs.result import Result
 
 #: A scenario's label, its directory, and its rule for absent examples; None is without faults.
 SCENARIOS = (
@@ -26,7 +28,7 @@ _HELP = """Train on 14 worker processes; kill 7 in round 100 of 300; bring 7 bac
 
 Runs four times on one cluster: without failure, and with three ways to handle it: wait (stall),
 continue with the remaining examples (ignore), or replace the others by a first-order estimate
-(taylor). Prints objective and test AUPRC at five rounds, and the path of the plot.
+(taylor). Prints objective and test average precision at five rounds, and the path of the plot.
 
 \b
 Examples:
@@ -108,6 +110,8 @@ def _run(job: Job, client: Any, label: str, directory: Path, cluster: dict[str, 
     from rich.console import Console
 
     from elasticml.jobs.progress_bar import ProgressBar
+    from elasticml.jobs.run_directory import RunDirectory
+    from elasticml.report.run_page import write_report
 
     handle = job.start(client)
     with ProgressBar(Console(stderr=True), label=f"{label:<10}") as progress:
@@ -115,7 +119,34 @@ def _run(job: Job, client: Any, label: str, directory: Path, cluster: dict[str, 
             run_dir=directory, watchers=[progress], cluster=cluster, cancels=True
         )
     handle.forget()
+    _over_all_examples(result, job).write(RunDirectory(directory))
+    write_report(directory)
     return result.summary
+
+
+def _over_all_examples(result: Result, job: Job) -> Result:
+    """Return a result with the objective and the test score over all examples, lost ones too."""
+    from elasticml.data.dataset_stats import merge_summaries
+    from elasticml.data.scored_rows import test_source, training_source
+    from elasticml.evaluation.scoring import scores_here
+    from elasticml.jobs.history import History
+
+    train, test, section = training_source(job.data), test_source(job.data), result.job["algorithm"]
+    assert test is not None
+    facts = merge_summaries([train.survey(block.index) for block in train.blocks()])
+    history = [dict(row) for row in result.history]
+    rows = {row["round"]: row for row in history}  # the last row of a round is that of its model
+    models = {r: model for r, model in result.kept.items() if r in rows}
+    models |= {history[-1]["round"]: result.arrays}
+    parts = (section, facts, list(models.values()))
+    losses = scores_here(*parts, train, ["neg_log_loss"])
+    ranks = scores_here(*parts, test, ["average_precision"])
+    for at, loss, rank in zip(models, losses, ranks, strict=True):
+        coef = models[at]["coef"]
+        penalty = 0.5 * L2 * float((coef * coef).sum())
+        rows[at]["objective_full"] = penalty - (loss["neg_log_loss"] or 0.0)
+        rows[at]["test_average_precision"] = rank["average_precision"]
+    return replace(result, history=History(history))
 
 
 def _clear(directories: list[Path]) -> None:

@@ -121,9 +121,6 @@ def summary_lines(summary: RunSummary) -> list[str]:
         decided = ", ".join(f"{name} {n}" for name, n in summary.decisions.items())
         lines.append(f"decisions   {decided}")
     lines += [f"note        {note}" for note in summary.notes or ()]
-    lines += [f"note        test data: {note}" for note in summary.test_notes or ()]
-    if summary.not_evaluated:
-        lines.append(f"note        not evaluated: {summary.not_evaluated}")
     folder = Path(str(summary.run_dir))
     if not folder.is_dir() or (folder / "report.html").exists():  # a full disk: a note says so
         lines.append(f"report      {folder / 'report.html'}")

@@ -57,11 +57,10 @@ def simulate(
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
     with _rare_collections(), nullcontext() if is_quiet() else ProgressBar() as progress:
         result = follow(
-            SimulatedJob(record, made.data if has_data else None, made.test if has_data else None),
+            SimulatedJob(record, made.data if has_data else None),
             run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
             watchers=[] if progress is None else [progress],
             cluster=file.cluster.model_dump(mode="json"),
-            evaluates=made.evaluates and has_data,
             cancels=True,
         )
     print_summary(result.summary, as_json)

@@ -126,14 +126,14 @@ def run_on_yarn(
     if not detach:
         check_free(path)
     with abort_before_submission():
-        plan, record, evaluates = _prepared(file)
+        plan, record = _prepared(file)
         from elasticml.clusters.yarn.jobs.submit import packed
 
         plan = packed(plan, say)
         client = start_client(keytab=plan.cluster.keytab, principal=plan.cluster.principal)
     with client:
         ended = submit_and_follow(
-            client, plan, record, evaluates=evaluates, detach=detach, path=path if cancels else None
+            client, plan, record, detach=detach, path=path if cancels else None
         )
     if ended is not None:
         show_result(*ended, path, as_json=as_json)
@@ -144,7 +144,6 @@ def submit_and_follow(
     plan: SubmissionPlan,
     record: JobRecord,
     *,
-    evaluates: bool,
     detach: bool = False,
     path: Path | None = None,
 ) -> tuple[Application, Verdict] | None:
@@ -176,9 +175,7 @@ def submit_and_follow(
     try:
         # Once submitted, the job runs: this command must not exit before it knows the job's id.
         with defer_interrupts() as held:
-            application = submit_and_record(
-                client, plan, record, state, evaluates=evaluates, announce=announce
-            )
+            application = submit_and_record(client, plan, record, state, announce=announce)
         if detach:
             print_follow_up_commands(application, is_listed=state.is_listed)
             return None
@@ -198,8 +195,8 @@ def submit_and_follow(
         raise
 
 
-def _prepared(file: JobFile) -> tuple[SubmissionPlan, JobRecord, bool]:
-    """Check job and cluster; return the plan, the job record, and whether to evaluate models."""
+def _prepared(file: JobFile) -> tuple[SubmissionPlan, JobRecord]:
+    """Check job and cluster; return the plan and the job record."""
     from elasticml.clusters.yarn.jobs.submit import check_sources, plan_submission
     from elasticml.job import Job, new_job_id
     from elasticml.protocol.job_record import job_record
@@ -212,14 +209,14 @@ def _prepared(file: JobFile) -> tuple[SubmissionPlan, JobRecord, bool]:
             path="cluster.kind",
         )
     job = Job.from_file(file)
-    check_sources(job.data, job.test)
+    check_sources(job.data)
     job.check_data()
     plan = plan_submission(file.cluster, file.name, datetime.now())
     job.check_memory(plan.worker_bytes)
     start = file.members.start or plan.workers
     limits = [plan.worker_bytes] * start
     record = job.record(new_job_id(file.name), start, limits, run_dir=plan.place)
-    return plan, job_record(record), job.evaluates
+    return plan, job_record(record)
 
 
 def _follow(client: Any, application: Application) -> Verdict:

@@ -91,7 +91,6 @@ def submit_and_record(
     record: JobRecord,
     state: SubmissionState,
     *,
-    evaluates: bool,
     announce: Callable[[Application], None],
 ) -> Application:
     """Submit a job and record its application in the user's home directory.
@@ -113,7 +112,7 @@ def submit_and_record(
     from elasticml.clusters.yarn.jobs.applications import save_application
     from elasticml.clusters.yarn.jobs.submit import submit_plan
 
-    application = state.application = submit_plan(client, plan, record, evaluates=evaluates)
+    application = state.application = submit_plan(client, plan, record)
     try:
         save_application(plan.conf, application)
         state.is_listed = True

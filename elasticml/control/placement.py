@@ -8,7 +8,7 @@ from typing import Final
 
 from elasticml.control.policy import Chunks
 from elasticml.control.seeded_random import shuffled
-from elasticml.ids import ChunkId, ChunkInfo, MemberId, is_validation
+from elasticml.ids import ChunkId, ChunkInfo, MemberId, is_trained
 
 #: Largest difference of a member's examples from the mean, as a share of the mean, with which the
 #: chunks of data that lie on members stay where they were read.
@@ -93,9 +93,9 @@ def evened(
 def _stretches(
     order: Sequence[ChunkInfo], members: Sequence[MemberId], partitions: int | None
 ) -> dict[ChunkId, MemberId]:
-    trained = [(c.id, c.rows) for c in order if not is_validation(c.id)]
+    trained = [(c.id, c.rows) for c in order if is_trained(c.id)]
     # They have no training rows, and take as long to score as they are large.
-    held = [(c.id, c.nbytes) for c in order if is_validation(c.id)]
+    held = [(c.id, c.nbytes) for c in order if not is_trained(c.id)]
     n_parts = partitions or len(members)
     target: dict[ChunkId, MemberId] = {}
     for sized in (trained, held):

@@ -19,6 +19,7 @@ from elasticml.data.column_survey import (
     survey_from_json,
 )
 from elasticml.errors import DataError
+from elasticml.ids import Role
 
 #: Labels are continuous if a block, or the data set, has more distinct ones than this.
 DISTINCT_LABELS_MAX: Final = 1000
@@ -55,8 +56,8 @@ class BlockSummary:
     size_ratio: float = 1.0
     #: Tables, in block 0: the fitted encoder as JSON.
     encoder: Mapping[str, Any] | None = None
-    #: Rows that are scored and not trained on; not among ``rows``.
-    validation_rows: int = 0
+    #: Rows that are scored and not trained on, by role; not among ``rows``.
+    scored_rows: Mapping[Role, int] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ class BlockSummary:
             "moments": {n: [m.column, *m.sums] for n, m in self.moments.items()},
             **({"size_ratio": self.size_ratio} if self.size_ratio != 1.0 else {}),
             "encoder": self.encoder,
-            **({"validation_rows": self.validation_rows} if self.validation_rows else {}),
+            **({"scored_rows": dict(self.scored_rows)} if self.scored_rows else {}),
         }
 
     @staticmethod
@@ -132,8 +133,8 @@ class DatasetStats:
     size_ratio: float = 1.0
     #: Tables: the fitted encoder as JSON.
     encoder: Mapping[str, Any] | None = None
-    #: Rows that are scored and not trained on; not among ``n_rows``.
-    validation_rows: int = 0
+    #: Rows that are scored and not trained on, by role; not among ``n_rows``.
+    scored_rows: Mapping[Role, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as a JSON-able dict."""
@@ -151,7 +152,7 @@ class DatasetStats:
             "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
             "index_base": self.index_base,
             "encoder": self.encoder,
-            **({"validation_rows": self.validation_rows} if self.validation_rows else {}),
+            **({"scored_rows": dict(self.scored_rows)} if self.scored_rows else {}),
         }
 
     @staticmethod
@@ -262,6 +263,7 @@ def merge_summaries(summaries: Sequence[BlockSummary], *, name: str = "the data"
     words: dict[str, set[str]] = {}
     columns: dict[str, list[ColumnSurvey]] = {}
     moments: dict[str, list[ColumnMoments]] = {}
+    scored: dict[Role, int] = {}
     for summary in ordered:
         for column, survey in summary.columns.items():
             columns.setdefault(column, []).append(survey)
@@ -273,6 +275,15 @@ def merge_summaries(summaries: Sequence[BlockSummary], *, name: str = "the data"
             counts[text] = counts.get(text, 0) + count
         for column, values in summary.vocabularies.items():
             words.setdefault(column, set()).update(values)
+        for role, n in summary.scored_rows.items():
+            scored[role] = scored.get(role, 0) + n
+    notes = [text.format(count) for text, count in counts.items() if count]
+    widest = max((summary.n_columns for summary in ordered if not summary.rows), default=0)
+    if widest > spanned:
+        notes.append(
+            f"rows to score have up to {widest} columns: those beyond the {spanned} of the model "
+            "are left out"
+        )
     continuous = any(s.continuous for s in filled) or len(labels) > DISTINCT_LABELS_MAX
     return DatasetStats(
         n_rows=n_rows,
@@ -284,14 +295,14 @@ def merge_summaries(summaries: Sequence[BlockSummary], *, name: str = "the data"
         n_blocks=len(ordered),
         n_chunks=sum(summary.n_chunks for summary in filled),
         nbytes=sum(summary.nbytes for summary in filled),
-        notes=tuple(text.format(count) for text, count in counts.items() if count),
+        notes=tuple(notes),
         vocabularies={column: tuple(sorted(values)) for column, values in words.items()},
         index_base=filled[0].index_base,
         columns={column: merge_surveys(some) for column, some in columns.items()},
         moments={column: merge_moments(some) for column, some in moments.items()},
         size_ratio=min(summary.size_ratio for summary in filled),
         encoder=next((s.encoder for s in ordered if s.encoder is not None), None),
-        validation_rows=sum(summary.validation_rows for summary in ordered),
+        scored_rows=scored,
     )
 
 

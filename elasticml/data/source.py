@@ -44,8 +44,8 @@ _READERS: Final[dict[str, str]] = {
     "synthetic_splice": "elasticml.data.synthetic.splice_sites",
 }
 
-#: Module of training data with validation rows, which is built on this one.
-_VALIDATION: Final = "elasticml.data.validation"
+#: Module of training data with validation and test rows, which is built on this one.
+_SCORED: Final = "elasticml.data.scored_rows"
 #: The format of data of which only the costs are known, see :mod:`elasticml.sim`.
 COSTS: Final = "costs"
 _COSTS: Final = "elasticml.sim.cost_only_job"
@@ -135,8 +135,8 @@ def source_from_spec(spec: Mapping[str, Any], path: str = "data") -> Source:
     ConfigError
         When the format or a key is unknown, or a setting is out of range.
     """
-    if spec.get("validated") is not None:
-        wrapped: Source = importlib.import_module(_VALIDATION).validated_source_of(spec)
+    if spec.get("scored") is not None:
+        wrapped: Source = importlib.import_module(_SCORED).scored_source_of(spec)
         return wrapped
     from elasticml.specification.data import DATA_SPECS
     from elasticml.specification.settings_model import read_settings, unknown_choice

@@ -55,7 +55,7 @@ def run_job(
         evaluate=False,
     )
     # The estimator itself warns of a model that misses its own tolerance.
-    result = follow(job.start(client), evaluates=False, cancels=True)
+    result = follow(job.start(client), cancels=True)
     if result.model is None:
         raise JobFailedError("the job ended before its first round", reason="no model")
     return result

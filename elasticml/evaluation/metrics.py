@@ -1,8 +1,8 @@
-"""Metrics of validation rows that are functions of sums over rows, by scikit-learn's names.
+"""Metrics that are functions of sums over rows, by scikit-learn's names.
 
 Members add up the sums, the driver makes scores of them. As in scikit-learn's ``scoring``, greater
 is better: errors and losses have the prefix ``neg_``. Metrics that need all rows at once are
-refused; ``roc_auc`` is computed from a histogram.
+refused; ``roc_auc`` and ``average_precision`` are computed from a histogram.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ import numpy as np
 
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of, one_line
+from elasticml.ids import Role
 from elasticml.specification.user_objects import load_object
 
-#: Bins of the histograms of ``roc_auc``, equally wide in sign(z) log(1 + |z|) of the margins z.
-#: Two rows in one bin count as equal; the score differs from scikit-learn's by at most half the
-#: share of pairs of a positive and a negative row that are in the same bin.
-ROC_BINS: Final = 2048
+#: Bins of the histograms of ``roc_auc`` and ``average_precision``: this many between a margin and
+#: its double, of either sign, from the least to the largest power of two. The order of the rows in
+#: a bin is unknown, and taken as mixed evenly. ``roc_auc`` differs from scikit-learn's by at most
+#: half the share of pairs of a positive and a negative row that are in the same bin,
+#: ``average_precision`` by at most the sum over the bins of their share of the positive rows times
+#: the range of the precision within them.
+_BINS_PER_DOUBLING: Final = 128
+_LEAST, _LARGEST = -24, 16
+_BINS_OF_SIGN: Final = (_LARGEST - _LEAST) * _BINS_PER_DOUBLING
+ROC_BINS: Final = 2 * _BINS_OF_SIGN + 1
 
 #: Metrics that are no function of sums, and what to use.
 _NOT_SUMS: Final = {
-    "average_precision": "roc_auc",
     "neg_median_absolute_error": "neg_mean_absolute_error",
     "neg_max_error": "neg_root_mean_squared_error",
     "max_error": "neg_root_mean_squared_error",
@@ -48,6 +54,8 @@ class Scored:
     targets: Any
     predictions: F64
     weights: F64
+    #: What all margins have in common, such as an intercept: rankings do not depend on it.
+    common: float = 0.0
 
     def hits(self) -> Any:
         """Return the predicted class numbers, (n,)."""
@@ -68,8 +76,13 @@ class Kind:
     classes: tuple[float, ...] = ()
 
 
-def class_numbers(labels: F64, classes: Sequence[float]) -> Any:
+def class_numbers(labels: F64, classes: Sequence[float], role: Role) -> Any:
     """Return the numbers of labels among the training rows' classes, ascending, (n,) of int.
+
+    Parameters
+    ----------
+    role : Role
+        What the rows are for.
 
     Raises
     ------
@@ -81,9 +94,9 @@ def class_numbers(labels: F64, classes: Sequence[float]) -> Any:
     unknown = np.flatnonzero(known[numbers] != labels)
     if unknown.size:
         raise DataError(
-            f"validate: the validation rows have the label {labels[unknown[0]]:g}, wanted one "
-            f"of the {known.size} labels of the training rows; correct it, or hold out a "
-            "share that leaves some rows of each label"
+            f"the {role} rows have the label {labels[unknown[0]]:g}, wanted one of the "
+            f"{known.size} labels of the training rows; correct it, or name rows with the same "
+            "labels"
         )
     return numbers
 
@@ -139,15 +152,17 @@ def _brier(rows: Scored, kind: Kind) -> F64:
 
 
 def _histograms(rows: Scored, kind: Kind) -> F64:
-    """Sum the weights of negative and positive rows by bins of their margin."""
-    # A margin has its bin by sign(z) log(1 + |z|), from -16 to 16: fine near 0, wide far away.
-    z = rows.predictions
+    """Sum the weights of negative and positive rows by bins of their margin, and count the rows."""
+    z = rows.predictions - rows.common
     if z.ndim == 2:
         z = z[:, 1] - z[:, 0]
-    place = np.sign(z) * np.log1p(np.abs(z))
-    bins = np.clip(((place + 16.0) * (ROC_BINS / 32.0)).astype(np.int64), 0, ROC_BINS - 1)
+    half, power = np.frexp(np.abs(z))  # |z| is half 2^power
+    place = (power - 1.0 - _LEAST + 2.0 * half - 1.0) * _BINS_PER_DOUBLING
+    size = np.clip(np.floor(place) + 1.0, 0.0, _BINS_OF_SIGN)
+    bins = (_BINS_OF_SIGN + np.sign(z) * size).astype(np.int64)
     places = rows.targets * ROC_BINS + bins
-    return np.asarray(np.bincount(places, rows.weights, minlength=2 * ROC_BINS), np.float64)
+    counts = np.bincount(places, rows.weights, minlength=2 * ROC_BINS)
+    return np.append(counts, float(places.size))
 
 
 def _probabilities(z: F64) -> F64:
@@ -171,7 +186,7 @@ _PARTS: Final[Mapping[str, _Part]] = {
     "confusion": _Part(_confusion, lambda kind: 3 * kind.n_classes),
     "log_loss": _Part(_log_loss, lambda kind: 1),
     "brier": _Part(_brier, lambda kind: 1),
-    "histograms": _Part(_histograms, lambda kind: 2 * ROC_BINS),
+    "histograms": _Part(_histograms, lambda kind: 2 * ROC_BINS + 1),
 }
 
 
@@ -233,10 +248,23 @@ def _of_classes(name: str, ratios: Callable[[float, F64], F64]) -> dict[str, Any
 
 
 def _roc_auc(total: float, sums: F64) -> float:
-    negative, positive = sums.reshape(2, -1)
+    negative, positive = sums[:-1].reshape(2, -1)
     pairs = float(negative.sum() * positive.sum())
     below = np.cumsum(negative) - 0.5 * negative
     return float(positive @ below / pairs) if pairs > 0.0 else math.nan
+
+
+def _average_precision(total: float, sums: F64) -> float:
+    # (bins,), from the largest margin down.
+    negative, positive = sums[:-1].reshape(2, -1)[:, ::-1]
+    n_negative, n_positive = float(negative.sum()), float(positive.sum())
+    if not (n_negative > 0.0 and n_positive > 0.0):
+        return math.nan
+    # The mean positive row of a bin comes after half of the others, and half of the negative rows.
+    a_row = total / float(sums[-1])
+    hits = np.cumsum(positive) - 0.5 * (positive - a_row)
+    precision = hits / (hits + np.cumsum(negative) - 0.5 * negative)
+    return float(positive @ precision / n_positive)
 
 
 def _minus_mean(index: int) -> Callable[[float, F64], float]:
@@ -254,6 +282,7 @@ _CLASSIFICATION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bo
     "neg_log_loss": ("log_loss", _minus_mean(0), False),
     "neg_brier_score": ("brier", _minus_mean(0), True),
     "roc_auc": ("histograms", _roc_auc, True),
+    "average_precision": ("histograms", _average_precision, True),
 }
 _REGRESSION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bool]]] = {
     "r2": ("moments", _r2, False),
@@ -272,8 +301,15 @@ _REGRESSION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bool]]
 _OF_PROBABILITIES: Final = ("neg_log_loss", "neg_brier_score")
 
 
-def check_metric(name: str, *, is_classification: bool, has_probabilities: bool) -> None:
+def check_metric(
+    name: str, *, is_classification: bool, has_probabilities: bool, path: str = "validate.metric"
+) -> None:
     """Check that a metric can be computed by sums for a kind of model.
+
+    Parameters
+    ----------
+    path : str
+        The setting that names it.
 
     Raises
     ------
@@ -285,19 +321,19 @@ def check_metric(name: str, *, is_classification: bool, has_probabilities: bool)
     table = _CLASSIFICATION if is_classification else _REGRESSION
     if name in table:
         if name in _OF_PROBABILITIES and not has_probabilities:
-            raise _refusal(name, "it needs probabilities, and this loss gives none; use accuracy")
+            why = "it needs probabilities, and this loss gives none; use accuracy"
+            raise _refusal(name, why, path)
         return
     if name in _NOT_SUMS:
-        raise _refusal(
-            name, f"it needs all rows at once, not sums over them; use {_NOT_SUMS[name]}"
-        )
+        why = f"it needs all rows at once, not sums over them; use {_NOT_SUMS[name]}"
+        raise _refusal(name, why, path)
     other = _REGRESSION if is_classification else _CLASSIFICATION
     if name in other:
         what = "regression" if is_classification else "classification"
-        raise _refusal(name, f"it is for {what}; wanted one of {', '.join(table)}")
+        raise _refusal(name, f"it is for {what}; wanted one of {', '.join(table)}", path)
     near = difflib.get_close_matches(name, [*table, f"neg_{name}"], 1, 0.5)
     guess = f"; did you mean {near[0]}?" if near and near[0] in table else ""
-    raise _refusal(name, f"wanted module:function, or one of {', '.join(table)}{guess}")
+    raise _refusal(name, f"wanted module:function, or one of {', '.join(table)}{guess}", path)
 
 
 def default_metric(*, is_classification: bool, has_probabilities: bool) -> str:
@@ -307,8 +343,19 @@ def default_metric(*, is_classification: bool, has_probabilities: bool) -> str:
     return "neg_log_loss" if has_probabilities else "accuracy"
 
 
-def _refusal(name: str, why: str) -> ConfigError:
-    return ConfigError(f"validate.metric: got {name!r}: {why}", path="validate.metric")
+def default_metrics(kind: Kind, *, ranks: bool) -> tuple[str, ...]:
+    """Return the metrics of training rows, and with ``ranks`` of test rows.
+
+    A ranking of two classes needs a histogram of the margins.
+    """
+    if not kind.n_classes:
+        return "r2", "neg_root_mean_squared_error"
+    names = ("accuracy", "neg_log_loss") if kind.has_probabilities else ("accuracy",)
+    return (*names, "roc_auc", "average_precision") if ranks and kind.n_classes == 2 else names
+
+
+def _refusal(name: str, why: str, path: str = "metric") -> ConfigError:
+    return ConfigError(f"{path}: got {name!r}: {why}", path=path)
 
 
 def _imported(path: str) -> Callable[..., Any]:
@@ -346,7 +393,7 @@ class Metrics:
 
     def __init__(self, names: Sequence[str], kind: Kind) -> None:
         self.names = tuple(names)
-        self._kind = kind
+        self.kind = kind
         table = _CLASSIFICATION if kind.n_classes else _REGRESSION
         self._own: dict[str, Callable[..., Any]] = {}
         self._scores: dict[str, tuple[str, Callable[[float, F64], float]]] = {}
@@ -383,13 +430,13 @@ class Metrics:
             if part in self._own:
                 out[place] = self._own_sum(part, rows)
             else:
-                out[place] = _PARTS[part].add(rows, self._kind)
+                out[place] = _PARTS[part].add(rows, self.kind)
         return out
 
     def _own_sum(self, name: str, rows: Scored) -> float:
         targets = rows.targets
-        if self._kind.n_classes:
-            targets = np.asarray(self._kind.classes)[targets]
+        if self.kind.n_classes:
+            targets = np.asarray(self.kind.classes)[targets]
         try:
             value = float(self._own[name](targets, rows.predictions, rows.weights))
         except Exception as error:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from elasticml.data.source import Source
 from elasticml.errors import (
     ConfigError,
     DataError,
@@ -18,7 +17,7 @@ from elasticml.errors import (
 )
 from elasticml.jobs.callbacks import CallbackRunner
 from elasticml.jobs.job_record import job_file_from_record
-from elasticml.jobs.result import Result, evaluate, make_result
+from elasticml.jobs.result import Result, make_result
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_checkpoints import how_to_resume, saved_outcome
 from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
@@ -46,8 +45,6 @@ class FollowedJob(Protocol):
     """The interface of a job that can be followed, such as a handle."""
 
     record: JobRecord
-    source: Source | None
-    test: Source | None
 
     def batches(self, since: int = 0) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Yield the story in batches, to its end."""
@@ -68,7 +65,6 @@ def follow(
     run_dir: str | Path | None = None,
     watchers: Sequence[Watcher] = (),
     cluster: Mapping[str, Any] | None = None,
-    evaluates: bool = True,
     cancels: bool = False,
     continues: bool = False,
     callbacks: Sequence[Any] = (),
@@ -83,8 +79,6 @@ def follow(
         They receive every batch of story records.
     cluster : mapping, optional
         The ``cluster`` section for ``job.yaml``.
-    evaluates : bool
-        Whether to read the data again, for the objective over all of them and the metrics.
     cancels : bool
         Whether Ctrl-C here cancels the job. Either way, the directory keeps the partial results.
     continues : bool
@@ -108,11 +102,11 @@ def follow(
     watchers = [*watchers, called]
     try:
         if run_dir is None:
-            result = _follow(handle, job, None, watchers, evaluates, cancels)
+            result = _follow(handle, job, None, watchers, cancels)
         else:
             with RunDirectory(Path(run_dir)).open(job, continues=continues) as directory:
                 watchers = [directory, *watchers]
-                result = _follow(handle, job, directory, watchers, evaluates, cancels)
+                result = _follow(handle, job, directory, watchers, cancels)
     except BaseException as error:
         called.call("on_fail", error)
         raise
@@ -131,7 +125,6 @@ def _follow(
     job: Mapping[str, Any],
     directory: RunDirectory | None,
     watchers: Sequence[Watcher],
-    evaluates: bool,
     cancels: bool,
 ) -> Result:
     story = CompressedRecords()
@@ -140,7 +133,7 @@ def _follow(
             story.extend(dict(record) for record in batch)
             for watcher in watchers:
                 watcher.record(batch)
-        result = _collect(handle, job, directory, story, evaluates)
+        result = _collect(handle, job, directory, story)
     except KeyboardInterrupt as interrupt:
         # After its end a job writes no more records, and the directory holds the final history.
         has_ended = next(records_of(JobEnded, story), None) is not None
@@ -152,7 +145,7 @@ def _follow(
             raise
         if directory is not None:
             interrupt.add_note(
-                f"the job had ended: its model is in {directory.path}, without an evaluation"
+                f"the job had ended: its model is in {directory.path}"
                 if has_ended
                 else f"partial results of the run are in {directory.path}"
             )
@@ -198,7 +191,6 @@ def _collect(
     job: Mapping[str, Any],
     directory: RunDirectory | None,
     story: CompressedRecords,
-    evaluates: bool,
 ) -> Result:
     outcome = handle.outcome()
     run_dir = None if directory is None else directory.path
@@ -208,18 +200,7 @@ def _collect(
     if directory is not None:
         if directory.was_removed:
             result.summary["notes"] += [_WAS_REMOVED]
-        # Write the result first: the evaluation may take long.
         result.write(directory)
-    if evaluates and outcome.state == "done":
-        result = evaluate(
-            result, outcome, record=handle.record, source=handle.source, test=handle.test
-        )
-        if directory is not None:
-            try:
-                result.write(directory)
-            except JobFailedError as error:  # the result is there already
-                why = error.message.partition(";")[0]
-                result.summary["notes"] += [f"The evaluation is not in the files: {why}."]
     return result
 
 

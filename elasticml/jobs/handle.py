@@ -10,7 +10,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import UNKNOWN_JOB, ConfigError, ElasticmlError, JobFailedError
 from elasticml.jobs.follow import SCHEDULER_LOST, Watcher, follow
 from elasticml.jobs.installed import check_installed
@@ -69,14 +68,10 @@ class Handle:
         client: Client,
         job_id: str,
         record: JobRecord,
-        source: Source | None = None,
-        test: Source | None = None,
         interrupted: Mapping[str, Any] | None = None,
     ) -> None:
         self.job_id = job_id
         self.record = record
-        self.source = source
-        self.test = test
         self._client = client
         #: Arguments of :meth:`result` that continue the run directory of an interrupted run.
         self._interrupted = dict(interrupted or {})
@@ -207,7 +202,6 @@ class Handle:
         arguments: dict[str, Any] = {
             "run_dir": run_dir,
             "cluster": cluster,
-            "evaluates": self.record.is_evaluated,
             "cancels": cancels,
             "continues": continues,
             "callbacks": callbacks,
@@ -311,13 +305,7 @@ def attach_handle(client: Client, job_id: str, objects: Sequence[Any] = ()) -> H
     answer = Handle(client, job_id, job_record({}))._ask("em_poll", since=0, wait_s=0.0)
     record = job_record(next(records_of(JobBegun, answer["records"])).spec)
     give_again(record.fields_json(), objects)
-    return Handle(
-        client,
-        job_id,
-        record,
-        source_from_spec(record.data),
-        None if record.test is None else source_from_spec(record.test),
-    )
+    return Handle(client, job_id, record)
 
 
 def prepare_scheduler(client: Client, workers: Sequence[str] = ()) -> None:

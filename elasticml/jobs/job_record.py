@@ -46,9 +46,9 @@ def job_file_from_record(record: JobRecord) -> dict[str, Any]:
         Keys whose value is None or empty are omitted.
     """
     data = _given(record.data)
-    data.pop("validated", None)  # the section validate says it
-    if record.test:
-        data["test"] = _given(record.test)
+    scored = data.pop("scored", None) or {}  # the section validate says the rest of it
+    if "test" in scored:
+        data["test"] = _given(scored["test"])
     if record.chunk_bytes:
         data["chunk_size"] = record.chunk_bytes
     if record.cache is not None:

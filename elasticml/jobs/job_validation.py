@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticml.data.scored_rows import with_scored_rows
 from elasticml.data.source import Source, infer_format
 from elasticml.data.storage.filesystem import is_url
-from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError, one_line, shown
 from elasticml.ids import format_size, parse_size
 from elasticml.runtime.worker_limits import BODIES_SHARE
@@ -187,26 +187,39 @@ def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
         )
 
 
-def resolve_validation(
-    validate: Any, algorithm: AnyAlgorithm, data: Source, seed: int
+def resolve_scored_rows(
+    algorithm: AnyAlgorithm,
+    data: Source,
+    seed: int,
+    *,
+    validate: Any,
+    test: Source | None,
+    metrics: Sequence[str] = (),
 ) -> tuple[Source, dict[str, Any] | None]:
-    """Resolve ``validate``: the training data with validation rows, and the record's section.
+    """Resolve ``validate`` and ``test``: the data with such rows, and the section ``validate``.
 
     Parameters
     ----------
     validate : Validate, mapping, float, Source or None
         A number is a share of the training rows.
+    metrics : sequence of str
+        Of the test rows.
 
     Raises
     ------
     ConfigError
-        When a setting is invalid, a metric does not fit the algorithm, or the algorithm cannot be
-        validated while training.
+        When a setting is invalid, or a metric or the algorithm does not fit.
     """
-    if validate is None or validate is False:
+    is_validated = validate is not None and validate is not False
+    if not is_validated and test is None:
         return data, None
-    from elasticml.evaluation.validation import resolve_metrics  # here: it imports numba
+    from elasticml.evaluation.scoring import resolve_metrics  # here: it imports numba
 
+    algorithm_section = record_section(algorithm, seed)
+    if test is not None:
+        resolve_metrics(algorithm_section, metrics, "data.test")
+    if not is_validated:
+        return with_scored_rows(data, test=test), None
     if isinstance(validate, int | float) and not isinstance(validate, bool):
         validate = {"share": validate}
     elif not isinstance(validate, Validate | Mapping):
@@ -214,9 +227,8 @@ def resolve_validation(
     validate = read_settings(Validate, validate, "validate")
     if validate.data is not None:
         check_source(validate.data, "validate.data")
-    metrics = resolve_metrics(record_section(algorithm, seed), validate.metrics)
     section: dict[str, Any] = {
-        "metric": list(metrics),
+        "metric": list(resolve_metrics(algorithm_section, validate.metrics)),
         "every": validate.every,
         "patience": validate.patience,
         "min_delta": validate.min_delta,
@@ -225,8 +237,8 @@ def resolve_validation(
         section["share"] = validate.share
     else:
         section["data"] = validate.data.spec()
-    source = with_validation(data, share=validate.share, seed=seed, validation=validate.data)
-    return source, section
+    held = {"share": validate.share, "seed": seed, "validation": validate.data}
+    return with_scored_rows(data, **held, test=test), section
 
 
 def resolve_holders(

@@ -10,10 +10,10 @@ from elasticml.algorithms.registry import algorithm as algorithm_named
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.images import image_shape
+from elasticml.data.scored_rows import test_source, training_source
 from elasticml.data.source import Source, read_block, survey_all
 from elasticml.errors import ConfigError, DataError, prefix_errors
-from elasticml.evaluation.imported_scorer import check_can_score
-from elasticml.evaluation.scoring import check_image_shapes, row_length_error
+from elasticml.evaluation.predictor import check_predicts, row_length_error
 from elasticml.specification.algorithms import (
     AnyAlgorithm,
     ImportedAlgorithm,
@@ -29,19 +29,16 @@ _T = TypeVar("_T")
 
 
 def preflight_data(
-    algorithm: AnyAlgorithm,
-    data: Source,
-    test: Source | None,
-    cache: CacheSetting = None,
-    *,
-    reads: bool = True,
+    algorithm: AnyAlgorithm, data: Source, cache: CacheSetting = None, *, reads: bool = True
 ) -> None:
-    """List the blocks of all data and read the first test block, which no member will read.
+    """List the blocks of all data and read the first test block, whose shape must fit a network.
 
     Parameters
     ----------
+    data : Source
+        With the validation and test rows.
     reads : bool
-        Whether small blocks may be read, and the training data must be accessible from here.
+        Whether small blocks may be read, and the data must be accessible from here.
 
     Raises
     ------
@@ -50,27 +47,47 @@ def preflight_data(
         the length, or test images the shape, of a network's input; when the data are partitioned
         by rows and the algorithm needs columns, or the reverse.
     """
-    for path, source in (("data", data), ("data.test", test)):
-        if source is not None:
-            _check_orientation(algorithm, source, path)
+    _check_orientation(algorithm, data)
     if reads:
         data.blocks()
+    test = test_source(data)
     if test is None:
         return
     if isinstance(algorithm, ImportedAlgorithm):
         own = _if_accessible(lambda: algorithm_named(algorithm.name), reads)
         if own is not None:
-            check_can_score(own)
+            check_predicts(own, "data.test")
+    if not isinstance(algorithm, LocalSGD):
+        return  # linear models accept narrower rows, and wider ones with a note
     with prefix_errors("data.test"):
-        n_columns = _columns_of(test, cache, reads)
-        # Linear models accept narrower rows, and wider ones with a note.
-        if n_columns is None or not isinstance(algorithm, LocalSGD):
+        n_columns, shape = _columns_of(test, cache, reads), algorithm.shape
+        if n_columns is None:
             return
-        shape = algorithm.shape
         n_inputs = math.prod(shape) if shape is not None else _training_columns(data, reads)
         if n_inputs not in (None, n_columns):
             raise row_length_error(n_columns, n_inputs)
-        check_image_shapes(test, lambda: _if_accessible(lambda: image_shape(data), reads) or shape)
+        _check_image_shapes(
+            test, lambda: _if_accessible(lambda: image_shape(training_source(data)), reads) or shape
+        )
+
+
+def _check_image_shapes(test: Source, training_shape: Callable[[], tuple[int, ...] | None]) -> None:
+    """Reject test images of another shape, even with as many pixels: they mean something else.
+
+    Parameters
+    ----------
+    training_shape : callable
+        Returns the shape of the training images, None if there are none; called only if the test
+        data are images.
+    """
+    test_shape = image_shape(test)
+    shape = None if test_shape is None else training_shape()
+    is_known = test_shape is not None and shape is not None and len(shape) == len(test_shape)
+    if is_known and shape != test_shape:
+        raise DataError(
+            f"pictures have shape {list(test_shape or ())}, wanted {list(shape or ())} as in "
+            "training; name pictures of the same shape, or set size and mode alike for both"
+        )
 
 
 def try_first_block(data: Source, cache: CacheSetting = None) -> tuple[str, str] | None:
@@ -90,7 +107,7 @@ def try_first_block(data: Source, cache: CacheSetting = None) -> tuple[str, str]
     return None if summary is None else (summary.layout.kind, summary.layout.dtype)
 
 
-def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:
+def _check_orientation(algorithm: AnyAlgorithm, data: Source) -> None:
     if isinstance(algorithm, ImportedAlgorithm):
         return
     spec, needs_columns = data.spec(), isinstance(algorithm, PrimalCoCoA)
@@ -98,14 +115,14 @@ def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None
         return
     if needs_columns:
         raise ConfigError(
-            f"{path}: format {spec.get('format')} is by rows, and primal_cocoa works on columns; "
+            f"data: format {spec.get('format')} is by rows, and primal_cocoa works on columns; "
             "read the data into arrays and give it em.from_arrays(X, y, by='columns')",
-            path=path,
+            path="data",
         )
     raise ConfigError(
-        f"{path}: the arrays are by columns, and {algorithm.name} works on rows; leave by='columns'"
+        f"data: the arrays are by columns, and {algorithm.name} works on rows; leave by='columns'"
         " out, or use primal_cocoa",
-        path=path,
+        path="data",
     )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.data.readers.images import image_shape
 from elasticml.data.storage.filesystem import exists, is_url, join, read_bytes
-from elasticml.errors import ConfigError, DataError, ElasticmlError, one_line, prefix_errors
-from elasticml.evaluation.scoring import Score, check_image_shapes
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.jobs.history import History, Row
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import FORMAT_VERSION, RunDirectory, read_history
 from elasticml.jobs.yaml_text import load_yaml
 from elasticml.models.file_format import Arrays
-from elasticml.protocol.job_record import JobRecord
 from elasticml.report.preemptions import preemptions
 from elasticml.report.waiting import time_use
 from elasticml.specification.linear import engine_of
 from elasticml.story.compressed_records import CompressedRecords
-from elasticml.story.history import HistoryRow
 from elasticml.story.reader import parse_line
 from elasticml.story.records import (
     DataLoaded,
@@ -37,7 +32,7 @@ from elasticml.story.records import (
     record_from_json,
     records_of,
 )
-from elasticml.story.summary import summary_from_json
+from elasticml.story.summary import RunSummary, summary_from_json
 
 if TYPE_CHECKING:
     from elasticml.models.model import Model
@@ -65,6 +60,9 @@ class Result:
     #: The job as the sections of a job file.
     job: Mapping[str, Any]
     story: Sequence[Mapping[str, Any]] = ()
+    #: The models with which the rounds began that the job's ``evaluate`` names, by round; none in a
+    #: result that was read from a run directory.
+    kept: Mapping[int, Mapping[str, NDArray[np.float64]]] = field(default_factory=dict)
     #: The run directory; None if none was written.
     run_dir: Path | None = None
 
@@ -229,16 +227,23 @@ def make_result(
     story: Sequence[Mapping[str, Any]],
     run_dir: Path | None,
 ) -> Result:
-    """Assemble the result from the scheduler's data, without evaluating the models."""
+    """Assemble the result from the scheduler's data."""
+    from elasticml.evaluation.scoring import incomplete_notes
     from elasticml.models.loading import model_of_job  # a job starts without models
 
     loaded = next(records_of(DataLoaded, story), None)
     records = [record_from_json(record) for record in story]
     notes = [*([] if loaded is None else loaded.notes), *time_use(records).advice()]
     notes += [kept.text for kept in records_of(EarlierModelKept, story)]
-    summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
+    if outcome.history:
+        notes += incomplete_notes(outcome.history[-1])
+    algorithm = job.get("algorithm") or {}
+    if outcome.state == "done":
+        warning = _constant_warning(algorithm, outcome.facts, summary_from_json(outcome.summary))
+        notes += [] if warning is None else [warning]
+    summary = {"train": {}, "test": {}, **outcome.summary, "notes": notes}
     summary["format_version"] = FORMAT_VERSION
-    engine = engine_of(job.get("algorithm") or {}, _optimizer_of(outcome.history))
+    engine = engine_of(algorithm, _optimizer_of(outcome.history))
     if engine is not None:
         summary["engine"] = engine
     if outcome.error is not None:
@@ -249,12 +254,13 @@ def make_result(
     if run_dir is not None:
         summary["run_dir"] = str(run_dir)
     return Result(
-        model=model_of_job(job.get("algorithm") or {}, outcome.facts, outcome.arrays),
+        model=model_of_job(algorithm, outcome.facts, outcome.arrays),
         arrays=outcome.arrays,
         history=History(outcome.history),
         summary=summary,
         job=job,
         story=story,
+        kept=outcome.snapshots,
         run_dir=run_dir,
     )
 
@@ -264,125 +270,30 @@ def _optimizer_of(history: Sequence[Row]) -> str | None:
     return next((str(row["optimizer"]) for row in history if row.get("optimizer")), None)
 
 
-def evaluate(
-    result: Result,
-    outcome: JobOutcome,
-    *,
-    record: JobRecord,
-    source: Any,
-    test: Any,
-    n_threads: int | None = None,
-) -> Result:
-    """Read the data again and add the objective over all of them, and the metrics.
-
-    Parameters
-    ----------
-    record : JobRecord
-    source, test : Source or None
-        The training data and the test data.
-
-    Returns
-    -------
-    Result
-        A copy with ``objective_full`` and test metrics in the history, and ``train``, ``test``
-        and an exact objective in the summary. If the data cannot be read here,
-        ``summary["not_evaluated"]`` says why.
-    """
-    is_imported = ":" in record.algorithm_name
-    from elasticml.evaluation.evaluator import Evaluator
-    from elasticml.evaluation.validation import train_scores
-    from elasticml.models.model import KMeansModel
-
-    is_scored = result.model is not None and not isinstance(result.model, KMeansModel)
-    has_model = bool(outcome.arrays) if is_imported else is_scored
-    if outcome.facts is None or not outcome.history or not has_model:
-        return result
-    if is_imported and test is None:
-        return result  # its trainer computes the objective
-    last = len(outcome.history) - 1
-    rows = {HistoryRow(row).round: index for index, row in enumerate(outcome.history[:last])}
-    models = {rows[r]: arrays for r, arrays in outcome.snapshots.items() if r in rows}
-    models[last] = outcome.arrays
-    indices = sorted(models)
-    history = [dict(row) for row in result.history]
-    summary = dict(result.summary)
-    failed: list[str] = []
-    try:
-        algorithm = record.algorithm
-        evaluator = Evaluator(algorithm, outcome.facts, n_threads, record.cache)
-        if record.scores_training and train_scores(history[last]):
-            # Only members can read the data, and they have scored the last model.
-            metrics = train_scores(history[last])
-            summary["train"] = metrics
-            _warn_of_constant(summary, algorithm, outcome.facts, _score_of(algorithm, metrics))
-        elif source is not None and not is_imported:
-            scores = evaluator.score_training(
-                source,
-                [models[index] for index in indices],
-                record.chunk_bytes,
-                record.members.start,
-            )
-            _fill_training(history, summary, indices, scores)
-            _warn_of_constant(summary, algorithm, outcome.facts, scores[-1])
-        if test is not None:
-            with prefix_errors("data.test"):
-                _check_test(algorithm, source, test)
-                scores, notes = evaluator.score_test(test, [models[index] for index in indices])
-            for index, score in zip(indices, scores, strict=True):
-                history[index] |= {f"test_{name}": v for name, v in score.metrics.items()}
-            summary["test"] = dict(scores[-1].metrics)
-            summary["test_notes"] = list(notes)
-    except ElasticmlError as error:
-        failed.append(error.message)
-    if failed:
-        summary["not_evaluated"] = failed[0]
-    return Result(
-        model=result.model,
-        arrays=result.arrays,
-        history=History(history),
-        summary=summary,
-        job=result.job,
-        story=result.story,
-        run_dir=result.run_dir,
-    )
-
-
-def _score_of(algorithm: Mapping[str, Any], metrics: Mapping[str, float]) -> Score:
-    """Return the score of a model whose metrics members have computed."""
-    is_loss = algorithm.get("name") == "batch_gradient" and not algorithm.get("class_weight")
-    loss = metrics.get("logloss", math.nan) if is_loss else math.nan
-    return Score(objective=math.nan, loss=loss, metrics=metrics)
-
-
-def _warn_of_constant(
-    summary: dict[str, Any], algorithm: Mapping[str, Any], facts: DatasetStats, score: Score
-) -> None:
-    warning = _constant_warning(algorithm, facts, score)
-    if warning is not None:
-        summary["notes"] = [*(summary_from_json(summary).notes or ()), warning]
-
-
 def _constant_warning(
-    algorithm: Mapping[str, Any], facts: DatasetStats, score: Score
+    algorithm: Mapping[str, Any], facts: DatasetStats | None, summary: RunSummary
 ) -> str | None:
     """Return a sentence if a constant predicts the training data as well as the model."""
     from elasticml.evaluation.constant_model import constant_loss  # loads SciPy's optimisers
 
-    least = constant_loss(algorithm, facts)
-    if least is not None and not math.isnan(score.loss):
-        if score.loss < least * (1.0 - 1e-9):
+    train = summary.train or {}
+    least = None if facts is None else constant_loss(algorithm, facts)
+    likelihood = None if algorithm.get("class_weight") else train.get("neg_log_loss")
+    loss = summary.objective if likelihood is None else -likelihood
+    if least is not None and loss is not None:
+        if loss < least * (1.0 - 1e-9):
             return None
+        what = "objective" if likelihood is None else "loss"
         return (
-            f"the training loss {score.loss:.6g} is not below {least:.6g}, that of the best "
+            f"the training {what} {loss:.6g} is not below {least:.6g}, the loss of the best "
             f"constant: {_remedies(algorithm)}"
         )
-    # The loss of these is squared, or a deviance: the best constant is the mean.
-    measure = "d2" if "d2" in score.metrics else "r2"
-    minimised = measure == "d2" or algorithm.get("loss", "squared") in ("squared", "mse")
-    if minimised and score.metrics.get(measure, 0.0) < 0.0:
+    # The loss of these is squared: the best constant is the mean.
+    minimised = algorithm.get("loss", "squared") in ("squared", "mse")
+    if minimised and train.get("r2", 0.0) < 0.0:
         return (
-            f"the predictions are worse than the mean of the labels ({measure} "
-            f"{score.metrics[measure]:.4f}): {_remedies(algorithm)}"
+            f"the predictions are worse than the mean of the labels (r2 {train['r2']:.4f}): "
+            f"{_remedies(algorithm)}"
         )
     return None
 
@@ -390,27 +301,3 @@ def _constant_warning(
 def _remedies(algorithm: Mapping[str, Any]) -> str:
     remedies = "let the job run longer, or scale the columns"
     return remedies if algorithm.get("intercept") else f"{remedies}, or set intercept: true"
-
-
-def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:
-    """Reject test images whose shape differs from that of the training images.
-
-    The check before the start may not have seen them: the data may have changed since, or the
-    client may not have been able to read the training data.
-    """
-    if algorithm.get("name") != "local_sgd":
-        return
-    sizes = algorithm.get("shape")
-    shape = None if sizes is None else tuple(sizes)
-    check_image_shapes(test, lambda: (None if source is None else image_shape(source)) or shape)
-
-
-def _fill_training(
-    history: list[Row], summary: dict[str, Any], indices: Sequence[int], scores: Sequence[Score]
-) -> None:
-    for index, score in zip(indices, scores, strict=True):
-        history[index]["objective_full"] = score.objective
-    summary["train"] = dict(scores[-1].metrics)
-    if summary_from_json(summary).objective is None:
-        summary["objective"] = scores[-1].objective
-        summary.pop("objective_missing_because", None)

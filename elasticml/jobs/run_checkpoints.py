@@ -148,7 +148,8 @@ def how_to_resume(record: JobRecord, run_dir: Path | None, *, is_command: bool) 
 
 def lost_data(record: JobRecord) -> dict[str, str]:
     """Return how to give again the data and test data of a job that were in memory alone."""
-    formats = {"data": record.data.get("format"), "test": (record.test or {}).get("format")}
+    test = (record.data.get("scored") or {}).get("test") or {}
+    formats = {"data": record.data.get("format"), "test": test.get("format")}
     again = {name: DATA_IN_MEMORY.get(str(format)) for name, format in formats.items()}
     return {name: call for name, call in again.items() if call is not None}
 

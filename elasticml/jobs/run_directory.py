@@ -51,17 +51,6 @@ FIRST_COLUMNS = (
     "sent_bytes",
     "objective_kind",
 )
-#: The last columns of a history; the evaluator fills them.
-LAST_COLUMNS = (
-    "objective_full",
-    "test_auprc",
-    "test_auroc",
-    "test_accuracy",
-    "test_logloss",
-    "test_rmse",
-    "test_r2",
-    "test_d2",
-)
 #: Files written at the end of a run; a resumed run removes them.
 _END_FILES = ("summary.json", "report.html")
 _MODEL = "model.npz"
@@ -71,10 +60,9 @@ _FIRST_FILES = ("job.yaml", "story.jsonl", "history.csv")
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of a history in order: fixed ones, the algorithm's, the evaluator's."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    own = [name for name in names if name not in FIRST_COLUMNS and name not in LAST_COLUMNS]
-    return [*FIRST_COLUMNS, *own, *(name for name in LAST_COLUMNS if name in names)]
+    """Return the columns of a history in order: fixed ones, the algorithm's, the test scores."""
+    names = dict.fromkeys(name for row in rows for name in row if name not in FIRST_COLUMNS)
+    return [*FIRST_COLUMNS, *sorted(names, key=lambda name: name.startswith("test_"))]
 
 
 def read_history(text: str) -> list[Row]:
@@ -331,7 +319,7 @@ class RunDirectory:
         self._history = (self.path / "history.csv").open("a", encoding="utf-8", newline="")
 
     def write_history(self, rows: Sequence[Row]) -> None:
-        """Replace the history by the evaluated one."""
+        """Replace the history by the final one."""
         if self._history is not None:
             self._history.close()
             self._history = None

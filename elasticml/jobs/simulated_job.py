@@ -18,8 +18,8 @@ class SimulatedJob:
     ----------
     record : mapping
         The job record; its ``simulate`` section has the options of the simulation.
-    source, test : Source, optional
-        The training data and the test data.
+    source : Source, optional
+        The data; None if the job is simulated from its costs.
 
     Raises
     ------
@@ -27,12 +27,8 @@ class SimulatedJob:
         When record, options or data are invalid.
     """
 
-    def __init__(
-        self, record: Mapping[str, Any], source: Source | None, test: Source | None
-    ) -> None:
+    def __init__(self, record: Mapping[str, Any], source: Source | None) -> None:
         self.record = job_record(record)
-        self.source = source
-        self.test = test
         self._simulation = Simulation(record, source)
 
     def batches(self, since: int = 0) -> Iterator[Sequence[Mapping[str, Any]]]:

@@ -123,9 +123,8 @@ class JobRecord(JsonFields):
     #: The job's id.
     job: str = ""
     name: str | None = None
-    #: Specs of the training data and of the test data.
+    #: The spec of the data: training, validation and test rows.
     data: Mapping[str, Any] = field(default_factory=dict)
-    test: Mapping[str, Any] | None = None
     chunk_bytes: int | None = None
     #: Directory for parsed blocks, false for none, None for the default.
     cache: Any = None
@@ -177,14 +176,10 @@ class JobRecord(JsonFields):
         return self.algorithm.get("warm_start")
 
     @property
-    def is_evaluated(self) -> bool:
-        """Whether models are evaluated after the job."""
-        return self.json.get("evaluate") is not False
-
-    @property
-    def scores_training(self) -> bool:
-        """Whether members score the final model on the training rows: only they can read them."""
-        return self.is_evaluated and str(self.data.get("format")) in ("dask", "dask_table")
+    def evaluate(self) -> Mapping[str, Any] | bool | None:
+        """The section ``evaluate``; False if no model is scored on training and test rows."""
+        section = self.json.get("evaluate")
+        return section if isinstance(section, Mapping | bool) else None
 
     @property
     def is_cost_only(self) -> bool:

@@ -99,7 +99,7 @@ def time_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | No
 
 
 def _objective_series(run: RunData) -> list[tuple[Floats, Floats]]:
-    """Return a run's curve over all examples; without an evaluator, its exact and other parts."""
+    """Return a run's curve over all examples if it was computed, else its exact and other parts."""
     if run.history.has("objective_full"):
         return [full_objective(run.history)]
     return list(split_exact(run.history, run.history.column("round")))

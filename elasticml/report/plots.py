@@ -183,13 +183,13 @@ def metric_picture(run: RunData) -> Picture | None:
         color=COLOURS["blue"], fontweight="bold", annotation_clip=False,
     )  # fmt: skip
     _finish_panel(ax, run, f"Test {short} by round")
-    best = int(np.argmin(y) if column in ("test_rmse", "test_logloss") else np.argmax(y))
+    best = int(np.argmax(y))
     alt = (
         f"Test {words} against the round: {y[0]:.4f} at round {x[0]:.0f}, best {y[best]:.4f} at"
         f" round {x[best]:.0f}, {y[-1]:.4f} at the end."
     )
-    caption = f"Test set: {words}, evaluated after the run."
-    return Picture("auprc", figure, f"Test {short}", alt, caption)
+    caption = f"Test set: {words}, scored by the members."
+    return Picture("test", figure, f"Test {short}", alt, caption)
 
 
 def validation_picture(run: RunData) -> Picture | None:

@@ -199,7 +199,7 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
         A directory of ``elasticml run``; the run may be unfinished, interrupted or without rounds.
     out : path, optional
         The page, by default ``report.html`` in the run directory. The plots ``objective.png``,
-        ``objective-zoom.png``, ``gap.png``, ``gap-time.png``, ``auprc.png``, ``members.png`` and
+        ``objective-zoom.png``, ``gap.png``, ``gap-time.png``, ``test.png``, ``members.png`` and
         ``lanes.png`` are written beside it if the run has data for them.
 
     Raises
@@ -290,9 +290,7 @@ def _warnings(run: RunData) -> list[str]:
     """Return what a reader should know first: waits, notes on the data, how the run failed."""
     summary, loaded = run.summary, run.last(DataLoaded)
     notes = summary.notes or (() if loaded is None else loaded.notes)
-    test = [f"test data: {note}" for note in summary.test_notes or ()]
-    failed = [f"not evaluated: {summary.not_evaluated}"] if summary.not_evaluated else []
-    known = [*time_use(run.records).advice(), *run.notes, *notes, *test, *failed]
+    known = [*time_use(run.records).advice(), *run.notes, *notes]
     state = "The run has not ended, or was killed: the page shows what it has written so far."
     ended = [state] if run.state == "unfinished" else []
     missed = [run.unconverged] if run.unconverged else []

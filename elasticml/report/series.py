@@ -22,13 +22,12 @@ from elasticml.story.records import (
 
 #: Test metrics in order of preference for the headline plot: column and name.
 TEST_METRICS = (
-    ("test_auprc", "area under the precision-recall curve"),
-    ("test_auroc", "area under the ROC curve"),
+    ("test_average_precision", "area under the precision-recall curve"),
+    ("test_roc_auc", "area under the ROC curve"),
     ("test_accuracy", "accuracy"),
-    ("test_d2", "share of the deviance explained"),
     ("test_r2", "coefficient of determination"),
-    ("test_rmse", "root mean squared error"),
-    ("test_logloss", "log loss"),
+    ("test_neg_root_mean_squared_error", "minus the root mean squared error"),
+    ("test_neg_log_loss", "minus the log loss"),
 )
 
 
@@ -180,8 +179,8 @@ def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.flo
 def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return rounds (k,) and the objective over all examples (k,), where it is known.
 
-    The evaluator's value takes precedence. In rows without one, the driver's objective is used if
-    it is exact.
+    A value computed after the run takes precedence. In rows without one, the driver's objective is
+    used if it is exact.
     """
     exact = np.array([kind == "exact" for kind in history.kinds], dtype=bool)
     own = np.where(exact, history.column("objective"), np.nan)
@@ -239,9 +238,8 @@ def metric_series(run: RunData, metric: str) -> tuple[NDArray[np.float64], NDArr
 
 
 def metric_name(column: str) -> str:
-    """Return the display name of a test column: AUPRC for ``test_auprc``."""
-    short = column.removeprefix("test_").replace("_", " ")
-    return short.upper() if short in ("auprc", "auroc", "rmse") else short
+    """Return the display name of a column of scores: ``roc auc`` for ``test_roc_auc``."""
+    return column.removeprefix("test_").replace("_", " ")
 
 
 def wants_log(values: NDArray[np.float64]) -> bool:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+#: Scores of rows of one kind.
+_SCORES: Final = {
+    "accuracy": "Share of {} whose class is predicted.",
+    "average precision": "Area under the precision-recall curve on {}; 1 is perfect.",
+    "roc auc": "Area under the ROC curve on {}; 0.5 is chance, 1 is perfect.",
+    "neg log loss": "Minus the mean log loss on {}; 0 is perfect.",
+    "neg root mean squared error": "Minus the root of the mean squared error on {}.",
+    "r2": "Explained share of the labels' variance on {}; 0 is the mean, 1 is perfect.",
+    "rows": "Number of {} in the scores.",
+}
 #: Key figures, columns of the history, kinds of lanes and further words, each with its meaning.
-WORDS: Final = {
+WORDS: Final[dict[str, str]] = {
     "objective": "Mean loss over all examples plus penalty: what training makes small.",
     "gap": "Duality gap: an upper bound of how far the objective is from its optimum, computed by"
     " a certificate over all examples. Batch gradients compute it from the gradient's norm and the"
@@ -24,14 +34,6 @@ WORDS: Final = {
     "CUDA rounds": "Rounds in which members computed on a GPU.",
     "moved": "Bytes and chunks of examples that members sent to each other after the initial"
     " placement.",
-    "test accuracy": "Share of test examples whose class is predicted.",
-    "test AUPRC": "Area under the precision-recall curve on test examples; 1 is perfect.",
-    "test AUROC": "Area under the ROC curve on test examples; 0.5 is chance, 1 is perfect.",
-    "test logloss": "Mean logistic loss on test examples.",
-    "test RMSE": "Root of the mean squared error on test examples.",
-    "test r2": "Explained share of the labels' variance on test examples; 0 is the mean, 1 is"
-    " perfect.",
-    "test d2": "Explained share of the deviance on test examples; 0 is the mean, 1 is perfect.",
     # Columns of the history.
     "round": "Number of the round; a row is the state at its beginning.",
     "seconds": "When the row was written, since the job started.",
@@ -40,7 +42,7 @@ WORDS: Final = {
     "stand ins": "Groups of absent examples that an estimate replaced.",
     "moved bytes": "Bytes of examples that members sent to each other so far.",
     "sent bytes": "Bytes of models and sums sent so far.",
-    "objective full": "The objective over all examples, evaluated after the run.",
+    "objective full": "The objective over all examples, computed after the run.",
     "member objective": "Objective of a single member's model, beside that of the mean of all.",
     "gradient norm": "Euclidean norm of the objective's gradient.",
     "line search steps": "Step lengths tried in the round.",
@@ -75,7 +77,6 @@ WORDS: Final = {
     "skipped": "Updates that were left out.",
     "holdout loss": "Mean loss on examples kept out of training.",
     "holdout accuracy": "Accuracy on examples kept out of training.",
-    "validation loss": "Mean loss on the validation data.",
     "passes": "Passes over all examples so far.",
     "examples": "Examples processed so far.",
     "batches": "Mini-batches processed so far.",
@@ -106,6 +107,11 @@ WORDS: Final = {
     "driver": "The process that sends models, adds up sums and takes decisions.",
     "policy": "A rule that changes members, placement or settings between rounds.",
 }
+WORDS.update(
+    (f"{role} {score}", meaning.format(f"{role} examples"))
+    for role in ("train", "validation", "test")
+    for score, meaning in _SCORES.items()
+)
 #: Words that every page uses.
 _ALWAYS: Final = ("chunk", "driver")
 

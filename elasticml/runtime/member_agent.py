@@ -34,7 +34,7 @@ from elasticml.errors import (
     error_to_dict,
     fault_of,
 )
-from elasticml.evaluation.validation import make_solver, training_solver
+from elasticml.evaluation.scoring import make_solver, training_solver
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, chunk_id
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
@@ -265,8 +265,8 @@ class MemberAgent:
             self._source = source_from_spec(extras["spec"])
             facts = DatasetStats.from_json(extras["facts"])
             record = self._record
-            scored = {"scores_training": record.scores_training}
-            new = partial(make_solver, record.algorithm, facts, record.validate, **scored)
+            sections = record.validate, record.evaluate
+            new = partial(make_solver, record.algorithm, facts, *sections)
             solver = self._welcomed().solver = new()
             self._welcomed().new_solver = new
             training = training_solver(solver)

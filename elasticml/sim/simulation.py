@@ -176,4 +176,5 @@ def _cost_job(job: JobRecord, options: WorldOptions) -> tuple[JobRecord, CostSou
     if anchor is not None:
         algorithm["anchor"] = anchor
     # Rows that are not computed have no scores.
-    return job.changed(data=source.spec(), algorithm=algorithm, validate=None), source
+    without: dict[str, Any] = {"validate": None, "evaluate": False}
+    return job.changed(data=source.spec(), algorithm=algorithm, **without), source

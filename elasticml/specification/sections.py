@@ -183,7 +183,7 @@ class Members(SettingsModel):
 
 
 class Evaluate(SettingsModel):
-    """The rounds whose models are kept and evaluated over all data after the job.
+    """The rounds whose models are kept, and scored on the test rows.
 
     Examples
     --------
@@ -191,10 +191,22 @@ class Evaluate(SettingsModel):
     Evaluate(every=10)
     """
 
-    #: Number of rounds between two stored models.
+    #: Number of rounds between two kept models.
     every: int | None = Field(default=None, ge=1)
     #: Additional rounds, by number.
     rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    #: Metrics of the test rows, named as in scikit-learn's ``scoring``, or ``module:function``.
+    metric: str | tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return (self.metric,) if isinstance(self.metric, str) else self.metric
+
+    def section(self) -> dict[str, Any]:
+        """Return the section of the job record."""
+        metrics = {"metric": list(self.metrics)} if self.metrics else {}
+        return {"every": self.every, "rounds": list(self.rounds), **metrics}
 
 
 class Validate(SettingsModel):

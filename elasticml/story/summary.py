@@ -72,9 +72,6 @@ class RunSummary(JsonFields):
     test: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     #: The validation while training: metric, score and round of the model, rows, number of scores.
     validation: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
-    test_notes: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
-    #: Why the metrics are missing.
-    not_evaluated: str | None = field(default=None, metadata=OPTIONAL)
     error: str | None = field(default=None, metadata=OPTIONAL)
     #: Why the run has no normal end.
     reason: str | None = field(default=None, metadata=OPTIONAL)

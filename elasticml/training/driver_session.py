@@ -32,7 +32,8 @@ from elasticml.errors import (
     JobFailedError,
     error_to_dict,
 )
-from elasticml.evaluation.validation import is_classification, make_trainer, validation_summary
+from elasticml.evaluation.predictor import is_classification
+from elasticml.evaluation.scoring import make_trainer, summary_scores, validation_summary
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
@@ -249,7 +250,7 @@ class DriverSession:
                 absent,
                 resume,
                 record.validate,
-                scores_training=record.scores_training,
+                record.evaluate,
             )
         except ElasticmlError as error:
             return self.fail(error)
@@ -318,7 +319,7 @@ class DriverSession:
         """Return whether the job has converged, and what it says if it missed its goal."""
         training = self.training
         model = None if training is None else training.result()
-        if model is not None and training is not None and training.model is not None:
+        if model is not None and training is not None and training.trained is not None:
             if has_converged(model, machine.state.settings):
                 return True, ""
             if model.stopped_early:
@@ -397,11 +398,13 @@ class DriverSession:
             summary = replace(summary, model_round=model_round)
         if self.record.validate:
             rows = [dict(row) for row in self.journal.rows]
-            n_rows = 0 if facts is None else facts.validation_rows
+            n_rows = 0 if facts is None else facts.scored_rows.get("validation", 0)
             summary = replace(
                 summary, validation=validation_summary(self.record.validate, rows, n_rows)
             )
-        self.summary = summary.to_json()
+        last = self.journal.last_row().columns
+        train, test = summary_scores(last, "train"), summary_scores(last, "test")
+        self.summary = replace(summary, train=train, test=test).to_json()
 
 
 def has_converged(model: Model, settings: DriverSettings) -> bool:

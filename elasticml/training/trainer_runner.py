@@ -239,15 +239,20 @@ class TrainerRunner:
 
     def last_arrays(self) -> Arrays:
         """Return the latest model: the final one, or that of the last round."""
-        if self.model is not None:
-            return self.model.arrays
+        if self.trained is not None:
+            return self.trained.arrays
         end = self.round_end
         return {} if end is None else end.next_model or end.model
 
+    @property
+    def trained(self) -> Model | None:
+        """The model with which the training has ended; None while it goes on."""
+        return self.model or (None if self.exchange is None else self.exchange.result)
+
     def result(self) -> Model | None:
         """Return the final model, or the best one of a job that was cut short; None if unknown."""
-        if self.model is not None:
-            return self.model
+        if self.trained is not None:
+            return self.trained
         return None if self.round_end is None else self.round_end.best
 
     def result_arrays(self) -> Arrays:

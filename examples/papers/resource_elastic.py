@@ -40,10 +40,12 @@ from support.elastic_comparison import Plan, Study, judge, markdown, tables
 import elasticml as em
 from elasticml.cli.cluster import quieten
 from elasticml.data.chunks.products import make_adjoint, make_forward
+from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.source import Source, load_all
 from elasticml.data.synthetic.splice_sites import synthetic_splice
+from elasticml.evaluation.scoring import scores_here
 from elasticml.jobs.progress_bar import ProgressBar
-from elasticml.jobs.run_directory import json_safe
+from elasticml.jobs.run_directory import RunDirectory, json_safe
 from elasticml.report.overlay_page import write_overlay
 from elasticml.report.style import write_whole
 
@@ -230,18 +232,41 @@ def run(
     with ProgressBar(Console(stderr=True), label=f"{experiment.folder} {mode:<15}") as progress:
         result = handle.result(run_dir=directory, watchers=[progress], cancels=True)
     handle.forget()
-    rows = {int(row["round"]): row for row in result.history}
+    last = int(result.history[-1]["round"])
+    models = {r: model for r, model in result.kept.items() if r < last} | {last: result.arrays}
+    scored = over_all_examples(experiment, models, facts, result.job["algorithm"])
+    for row in result.history:
+        if row["round"] in scored:
+            row["objective_full"] = scored[row["round"]]["objective"]
+            row["test_average_precision"] = scored[row["round"]]["auprc"]
+    result.write(RunDirectory(directory))
     return {
         "run_dir": str(directory),
         "seconds": time.monotonic() - started_s,
         "job_seconds": result.summary.get("seconds"),
-        "rounds": {
-            r: {"objective": rows[r]["objective_full"], "auprc": rows[r].get("test_auprc")}
-            for r in sorted(rows)
-            if rows[r].get("objective_full") is not None
-        },
+        "rounds": scored,
         "members": members_of(result.story, before, pids_of(cluster)),
     }
+
+
+def over_all_examples(
+    experiment: Experiment, models: Mapping[int, Any], facts: Facts, section: Mapping[str, Any]
+) -> dict[int, dict[str, float | None]]:
+    """Return the objective and the test score of models, over the examples of lost members, too."""
+    of_data = merge_summaries(
+        [experiment.train.survey(block.index) for block in experiment.train.blocks()]
+    )
+    parts = (section, of_data, list(models.values()))
+    losses = scores_here(*parts, experiment.train, ["neg_log_loss"])
+    scored: dict[int, dict[str, float | None]] = {}
+    for (r, model), loss in zip(models.items(), losses, strict=True):
+        penalty = 0.5 * experiment.penalty / facts.n * float((model["coef"] ** 2).sum())
+        scored[r] = {"objective": penalty - float(loss["neg_log_loss"] or 0.0), "auprc": None}
+    if experiment.test is not None:
+        ranks = scores_here(*parts, experiment.test, ["average_precision"])
+        for one, rank in zip(scored.values(), ranks, strict=True):
+            one["auprc"] = rank["average_precision"]
+    return scored
 
 
 def pids_of(cluster: em.LocalCluster) -> dict[str, int]:

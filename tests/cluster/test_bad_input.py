@@ -224,10 +224,12 @@ def test_unsorted_indices_and_a_wider_test_file_are_notes_and_not_errors(tmp_pat
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out.splitlines()[-1])
     assert (summary["examples"], summary["features"]) == (61, 3)
-    assert summary["test_notes"] == ["1 values in columns beyond the 3 of the model were dropped"]
     lines = (tmp_path / "run" / "story.jsonl").read_text().splitlines()
     story = [json.loads(line) for line in lines]
     notes = next(record["notes"] for record in story if record["event"] == "DataLoaded")
-    assert notes == ["1 rows with unsorted indices were sorted"]
+    assert notes == [
+        "1 rows with unsorted indices were sorted",
+        "rows to score have up to 9 columns: those beyond the 3 of the model are left out",
+    ]
     assert [path for path in ended.left if path.startswith("tmp")] == []
     assert processes_of(tmp_path) == []

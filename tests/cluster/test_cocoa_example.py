@@ -43,7 +43,7 @@ def test_the_job_file_trains_to_its_gap_and_releases_members(
     assert summary["decisions"]["redeal"] > 0
     assert summary["members"]["end"] == 4 - summary["retired"]
     # Gap and objective are of the same model: the evaluator's own sums agree.
-    assert summary["test"]["auroc"] > 0.9
+    assert summary["test"]["roc_auc"] > 0.9
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Certified gap" in page
     assert "What policies decided" in page

@@ -50,6 +50,6 @@ def test_the_demo_distinguishes_the_four_absent_rules(tmp_path: Path) -> None:
     assert len(set(at_19)) == 4
     # When all members are back, all runs continue over all examples.
     assert max(at_30) < at_10[0]
-    assert rows[0].metric == "test_auprc"
+    assert rows[0].metric == "test_average_precision"
     assert (tmp_path / "out" / "overlay.png").stat().st_size > 10_000
     assert (tmp_path / "out" / "mine.txt").read_text() == "kept"

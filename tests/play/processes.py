@@ -269,6 +269,7 @@ class _Play:
                 played.error = error
             else:
                 played.history, played.arrays = result.history, result.arrays
+                played.snapshots = result.kept
                 played.summary, played.rounds = result.summary, result.summary["rounds"]
                 played.has_settled = played.is_whole or played.rounds >= _ROUNDS_MIN
             with contextlib.suppress(ElasticmlError, OSError):

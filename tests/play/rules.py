@@ -121,10 +121,8 @@ def _truth(played: Played, _: Any) -> Iterator[str]:
     rows = [row for row in map(HistoryRow, played.history) if row.objective is not None]
     for row in rows[:: max(1, len(rows) // _ROUNDS_MAX)] + rows[-1:]:
         model = played.snapshots.get(row.round)
-        true = row.columns.get("objective_full")
-        true = true_objective(algorithm, data, model) if model else true
-        if true is not None:
-            yield from untrue(row, true, best)
+        if model:
+            yield from untrue(row, true_objective(algorithm, data, model), best)
     yield from unsound(played.history)
 
 

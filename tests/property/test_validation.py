@@ -16,21 +16,21 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.tabular import read_csv
+from elasticml.data.scored_rows import with_scored_rows
 from elasticml.data.source import load_all
-from elasticml.data.validation import with_validation
-from elasticml.evaluation.validation import VALIDATE, make_solver, make_trainer
-from elasticml.ids import ExchangeId, is_validation
+from elasticml.evaluation.scoring import SCORE, SUMS, make_solver, make_trainer
+from elasticml.ids import ExchangeId, is_trained
 from elasticml.protocol.events import ExchangeHeader
 
 ROWS, MEMBERS, ROUNDS = 200, 4, 8
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(ROWS, 3))
 Y = X @ np.array([1.0, -2.0, 0.5]) + 0.1 * RNG.normal(size=ROWS)
-SOURCE = with_validation(from_arrays(X, Y), share=0.3, seed=5, validation=None)
+SOURCE = with_scored_rows(from_arrays(X, Y), share=0.3, seed=5, validation=None)
 READ = [SOURCE.read(block.index, 512, MEMBERS) for block in SOURCE.blocks()]
 CHUNKS = [chunk for chunks, _ in READ for chunk in chunks]
 FACTS: DatasetStats = merge_summaries([summary for _, summary in READ])
-HELD = [chunk for chunk in CHUNKS if is_validation(chunk.id)]
+HELD = [chunk for chunk in CHUNKS if not is_trained(chunk.id)]
 SECTION = {"name": "batch_gradient", "loss": "squared", "optimizer": "gd"}
 VALIDATE_SECTION = {"metric": ["r2"], "every": 1, "patience": 0}
 
@@ -38,11 +38,11 @@ VALIDATE_SECTION = {"metric": ["r2"], "every": 1, "patience": 0}
 def test_held_out_rows_do_not_depend_on_the_size_of_chunks():
     cut = [SOURCE.read(0, size, members)[0] for size, members in ((256, 1), (4096, 9))]
     held = [
-        np.concatenate([chunk.labels for chunk in chunks if is_validation(chunk.id)])
+        np.concatenate([chunk.labels for chunk in chunks if not is_trained(chunk.id)])
         for chunks in cut
     ]
     np.testing.assert_array_equal(*held)
-    assert FACTS.validation_rows == held[0].size
+    assert FACTS.scored_rows["validation"] == held[0].size
     assert FACTS.n_rows == ROWS - held[0].size
 
 
@@ -54,10 +54,10 @@ def test_a_table_validates_by_the_names_of_its_columns(tmp_path: Path, has_text:
     frame.to_csv(tmp_path / "train.csv", index=False)
     frame[frame.columns[::-1]].tail(50).to_csv(tmp_path / "other.csv", index=False)
     train, other = (read_csv(str(tmp_path / f"{n}.csv"), "y") for n in ("train", "other"))
-    source = with_validation(train, share=None, seed=0, validation=other)
+    source = with_scored_rows(train, share=None, seed=0, validation=other)
     chunks = load_all(source)
     trained, held = (
-        np.concatenate([c.values.reshape(c.n_rows, -1) for c in chunks if is_validation(c.id) == h])
+        np.concatenate([c.values.reshape(c.n_rows, -1) for c in chunks if is_trained(c.id) != h])
         for h in (False, True)
     )
     np.testing.assert_array_equal(held, trained[-50:])
@@ -94,11 +94,11 @@ def test_a_score_is_of_all_validation_rows_or_withheld(owners: list[int], lost: 
             rows = request.extra.get("validation_rows")
             score = request.extra["validation_r2"]
             if score is not None:
-                assert rows == FACTS.validation_rows
-                assert scored.pop("rows") == FACTS.validation_rows
+                assert rows == FACTS.scored_rows["validation"]
+                assert scored.pop("rows") == FACTS.scored_rows["validation"]
                 assert abs(score - r2(request.model)) < 1e-9
             elif rows is not None:
-                assert rows == scored.pop("rows") < FACTS.validation_rows
+                assert rows == scored.pop("rows") < FACTS.scored_rows["validation"]
             answer = Proceed(go_on=rounds < ROUNDS)
             continue
         assert isinstance(request, Exchange)
@@ -107,9 +107,9 @@ def test_a_score_is_of_all_validation_rows_or_withheld(owners: list[int], lost: 
         answer = outcome_of(
             request, n, [k for k in range(MEMBERS) if k not in gone], solvers, owned
         )
-        if "validation" in request.returns:
-            scored["rows"] = answer.arrays["validation"][0]
-            assert request.operation == VALIDATE or len(request.returns) > 1
+        if SUMS["validation"] in request.returns:
+            scored["rows"] = answer.arrays[SUMS["validation"]][0]
+            assert request.operation == SCORE or len(request.returns) > 1
     if scored and model.extra.get("validation_r2") is not None:
         assert abs(model.extra["validation_r2"] - r2(model.arrays)) < 1e-9
 

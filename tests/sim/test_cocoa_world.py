@@ -30,7 +30,10 @@ def points() -> ArraySource:
 def played(plan: Plan, source: ArraySource) -> Simulation:
     """Run a plan with all invariants checked after every event; return its world, too."""
     simulation = Simulation(
-        record_of(plan, source), source, options=world_of(plan, source), check_every_event=True
+        {**record_of(plan, source), "evaluate": False},
+        source,
+        options=world_of(plan, source),
+        check_every_event=True,
     )
     for _ in simulation.run():
         pass

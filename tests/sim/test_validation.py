@@ -13,9 +13,9 @@ from sklearn.metrics import mean_tweedie_deviance
 
 import elasticml as em
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.validation import held_out_rows, with_validation
+from elasticml.data.scored_rows import held_out_rows, with_scored_rows
 from elasticml.errors import ConfigError
-from elasticml.ids import is_validation
+from elasticml.ids import is_trained
 from elasticml.models.loading import model_of_job
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
@@ -25,7 +25,7 @@ RNG = np.random.default_rng(11)
 N, D = 240, 40
 X = RNG.normal(size=(N, D))
 Y = np.sign(X[:, 0] + 1.5 * RNG.normal(size=N))
-SHARE = with_validation(from_arrays(X, Y), share=0.3, seed=0, validation=None)
+SHARE = with_scored_rows(from_arrays(X, Y), share=0.3, seed=0, validation=None)
 RULES = {"metric": ["neg_log_loss", "accuracy"], "every": 1, "patience": 0, "min_delta": 0.0}
 #: Overfits: 168 rows, 40 noisy columns and nearly no penalty.
 ALGORITHM = {"name": "batch_gradient", "l2": 1e-8, "optimizer": "lbfgs"}
@@ -40,7 +40,7 @@ def play(source: Any = SHARE, rules: Any = RULES, **changes: Any) -> SimResult:
 
 def held_rows(source: Any) -> tuple[Any, Any]:
     read = [source.read(block.index, 768, 6)[0] for block in source.blocks()]
-    held = [chunk for chunks in read for chunk in chunks if is_validation(chunk.id)]
+    held = [chunk for chunks in read for chunk in chunks if not is_trained(chunk.id)]
     return np.concatenate([c.values for c in held]), np.concatenate([c.labels for c in held])
 
 
@@ -61,7 +61,7 @@ def test_every_model_is_scored_in_the_first_exchange_of_the_next_round():
     plain = simulate(record(algorithm=ALGORITHM), from_arrays(X, Y))
     operations = {r["operation"] for r in result.story if r["event"] == "ExchangeEnded"}
     known = {r["operation"] for r in plain.story if r["event"] == "ExchangeEnded"}
-    assert operations - known == {"validate"}  # the final model alone
+    assert operations == known | {"score"}  # the final model alone
 
 
 @pytest.mark.parametrize("scale", ["none", "auto"])
@@ -134,7 +134,7 @@ def test_reloaded_and_moved_validation_rows_are_the_same(algorithm: str, how: st
 def test_another_source_validates_and_members_that_own_only_its_rows_may_be_lost():
     more = RNG.normal(size=(60, D))
     other = from_arrays(more, np.sign(more[:, 0]))
-    source = with_validation(from_arrays(X, Y), share=None, seed=0, validation=other)
+    source = with_scored_rows(from_arrays(X, Y), share=None, seed=0, validation=other)
     result = play(source, faults=[{"round": 3, "lose": 3}, {"round": 8, "return": 3}])
     assert result.summary["examples"] == N
     assert result.summary["validation"]["rows"] == 60
@@ -173,12 +173,10 @@ def test_a_cancelled_job_returns_the_best_model():
 def test_models_with_the_link_log_are_scored_by_their_means(loss: str):
     rng = np.random.default_rng(3)
     targets = rng.poisson(np.exp(0.3 * X[:, 0])) + 1.0
-    source = with_validation(from_arrays(X, targets), share=0.3, seed=0, validation=None)
+    source = with_scored_rows(from_arrays(X, targets), share=0.3, seed=0, validation=None)
     metric = f"neg_mean_{loss}_deviance"
     section = {"name": "batch_gradient", "loss": loss, "intercept": True, "l2": 1e-2}
-    made = record(
-        algorithm=section, absent="reload", validate={**RULES, "metric": [metric]}, test=None
-    )
+    made = record(algorithm=section, absent="reload", validate={**RULES, "metric": [metric]})
     result = simulate(made, source)
     assert result.error is None
     x, y = held_rows(source)
@@ -239,7 +237,7 @@ def by_columns(loss: str, *, weighted: bool) -> Any:
         errors = (y[held] - z) ** 2 if loss == "squared" else np.logaddexp(0.0, -y[held] * z)
         return -float(np.average(errors, weights=None if weights is None else weights[held]))
 
-    return with_validation(train, share=0.3, seed=2, validation=None), score
+    return with_scored_rows(train, share=0.3, seed=2, validation=None), score
 
 
 @pytest.mark.parametrize(("loss", "weighted"), [("squared", True), ("logistic", False)])
@@ -267,7 +265,7 @@ def test_a_score_is_withheld_while_columns_are_absent():
     x = RNG.normal(size=(50, 30))
     other = from_arrays(x, x[:, 0], by="columns")
     train = from_arrays(RNG.normal(size=(60, 30)), RNG.normal(size=60), by="columns")
-    source = with_validation(train, share=None, seed=0, validation=other)
+    source = with_scored_rows(train, share=None, seed=0, validation=other)
     made = record(
         algorithm={"name": "primal_cocoa", "l1": 1e-4, "tolerance": 0.0, "gather": False},
         absent="freeze",
@@ -288,9 +286,9 @@ def test_a_score_is_withheld_while_columns_are_absent():
 def test_validation_data_by_columns_need_the_features_of_the_training_data():
     train, narrow = (from_arrays(np.ones((4, d)), np.ones(4), by="columns") for d in (3, 2))
     with pytest.raises(ConfigError, match=r"have 3 rows of features, .* the training data 4"):
-        with_validation(train, share=None, seed=0, validation=narrow)
+        with_scored_rows(train, share=None, seed=0, validation=narrow)
     with pytest.raises(ConfigError, match="are by columns, the training data by rows"):
-        with_validation(from_arrays(X, Y), share=None, seed=0, validation=narrow)
+        with_scored_rows(from_arrays(X, Y), share=None, seed=0, validation=narrow)
 
 
 @pytest.mark.torch
@@ -342,7 +340,8 @@ def test_the_survey_of_a_table_reads_the_held_out_rows_and_training_does_not(
     )
     result = simulate(job.record("j", 2), job.data)
     assert result.facts is not None
-    assert (result.facts.n_rows, result.facts.validation_rows) == (n - held.sum(), held.sum())
+    counts = result.facts.n_rows, result.facts.scored_rows["validation"]
+    assert counts == (n - held.sum(), held.sum())
     assert result.facts.vocabularies == {"c": ("a", "b", "held")}
     assert result.facts.moments["x"].sums[:2] == (n, sum(x for x, _ in cells))
     assert result.arrays["coef"][0, -1] == 0.0  # the category of held-out rows alone

@@ -97,7 +97,7 @@ def test_the_record_is_plain_json_and_complete(data):
         {"round": 1, "phase": "broadcast", "lose": 1, "how": "kill", "grace": 5.0}
     ]
     assert record["evaluate"] == {"every": 2, "rounds": [3]}
-    assert record["test"] == data.spec()
+    assert record["data"] == {**data.spec(), "scored": {"test": data.spec()}}
 
 
 def test_evaluation_can_be_declined(data):

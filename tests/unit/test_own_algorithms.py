@@ -9,9 +9,6 @@ import pytest
 
 import elasticml as em
 from elasticml.errors import error_from_dict, error_to_dict, fault_of
-from elasticml.evaluation.imported_scorer import ImportedScorer
-from elasticml.evaluation.scoring import DataReader
-from elasticml.jobs.preflight import preflight_data
 from examples.huber import HUBER
 from tests.broken_algorithms import DIVIDES
 
@@ -79,22 +76,9 @@ def test_a_broken_rule_is_named(data, attribute, says):
 
 
 def test_test_data_are_refused_for_an_algorithm_that_cannot_be_scored(data):
-    for reads in (True, False):
-        with pytest.raises(em.ConfigError, match="neither predict nor evaluate"):
-            preflight_data(imported("MUTE"), data, data, reads=reads)
-
-
-def test_predictions_give_the_metrics_of_a_regression(data):
-    run = em.testing.run_here(HUBER, data, settings=SETTINGS, rounds=50)
-    section = em.ImportedAlgorithm(name="examples.huber:HUBER", **SETTINGS).section()
-
-    scorer = ImportedScorer(section, run.facts)
-    [score] = scorer.test(DataReader(data, 1, False), [run.arrays])
-
-    X, y = _arrays(data)
-    errors = X @ run.arrays["w"] - y
-    assert score.metrics["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-12)
-    assert score.metrics["r2"] == pytest.approx(1 - np.sum(errors**2) / np.sum((y - y.mean()) ** 2))
+    job = em.Job(imported("MUTE"), data, test=data)
+    with pytest.raises(em.ConfigError, match=r"data\.test: algorithm .* has no predict"):
+        job.check_data()
 
 
 def test_a_fault_names_the_users_line_and_carries_the_traceback():

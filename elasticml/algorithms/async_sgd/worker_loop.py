@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd.base import Arrays, LoopConfig, Mail, QueueStatus
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.ids import is_validation
+from elasticml.ids import is_trained
 
 #: Names of a member's counters between reports, in the order of the report's array.
 COUNTS: Final = (
@@ -76,7 +76,7 @@ class WorkerLoop:
 
     def own(self, chunks: Sequence[Chunk]) -> None:
         """Sample from those of these chunks that hold training rows, from the next batch on."""
-        self._sampler.change([chunk for chunk in chunks if not is_validation(chunk.id)])
+        self._sampler.change([chunk for chunk in chunks if is_trained(chunk.id)])
         self._left = 0.0
 
     def begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:

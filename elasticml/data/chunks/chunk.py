@@ -25,7 +25,7 @@ from elasticml.data.chunks.body import Kind as Kind
 from elasticml.data.chunks.body import Layout as Layout
 from elasticml.data.chunks.body import layout_from_json as layout_from_json
 from elasticml.data.chunks.lazy_body import LazyBody
-from elasticml.ids import ChunkId, ChunkInfo, is_validation
+from elasticml.ids import ChunkId, ChunkInfo, is_trained
 
 
 class BodyStore(Protocol):
@@ -184,7 +184,7 @@ class Chunk:
 
     def info(self) -> ChunkInfo:
         """Return id, training rows and bytes, for the ledger."""
-        rows = 0 if is_validation(self.id) else self.n_rows
+        rows = self.n_rows if is_trained(self.id) else 0
         return ChunkInfo(id=self.id, rows=rows, nbytes=self.nbytes)
 
     def __repr__(self) -> str:

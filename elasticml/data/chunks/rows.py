@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +13,6 @@ from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
 from elasticml.data.dataset_stats import BlockSummary, summarise
 from elasticml.errors import DataError, one_line
-
-#: Start of the note about dropped columns.
-_BEYOND: Final = "{} values in columns beyond"
 
 
 def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, name: str) -> Rows:
@@ -248,23 +244,12 @@ def cut_rows(
     return chunks, summarise(block, chunks, layout, counts=counts)
 
 
-def are_cropped(counts: Mapping[str, int]) -> bool:
-    """Whether :func:`fit_columns` has dropped columns of dense rows, even if they were all zero.
-
-    Parameters
-    ----------
-    counts : mapping
-        As filled by :func:`fit_columns`.
-    """
-    return any(sentence.startswith(_BEYOND) for sentence in counts)
-
-
 def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:
     """Drop the columns beyond ``n_columns``, and count their nonzero values in ``counts``.
 
     Narrower dense rows are unchanged: their chunks span fewer columns than the model.
     """
-    sentence = f"{_BEYOND} the {n_columns} of the model were dropped"
+    sentence = f"{{}} values in columns beyond the {n_columns} of the model were dropped"
     if rows.dense is not None:
         if rows.n_columns <= n_columns:
             return rows

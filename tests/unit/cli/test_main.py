@@ -222,7 +222,7 @@ def test_a_simulated_run_leaves_a_directory_like_a_real_one_and_is_reported(comm
     summary = json.loads(out.splitlines()[-1])
     assert (summary["rounds"], summary["lost"], summary["returned"]) == (9, 1, 1)
     assert summary["simulated"]
-    assert "auprc" in summary["test"]
+    assert "average_precision" in summary["test"]
     assert read_run(run).state == "finished"
     again = yaml.safe_load((run / "job.yaml").read_text())
     assert again["simulate"] == {"latency_s": 0.01}

@@ -47,18 +47,26 @@ def test_scores_of_two_classes_are_scikit_learns():
     assert got == pytest.approx(wanted, rel=1e-12)
 
 
-def test_the_area_under_the_curve_is_within_the_stated_deviation():
+def test_areas_under_the_curves_are_within_the_stated_deviation():
     y = RNG.integers(0, 2, N)
     z = 2.0 * y - 1.0 + 2.0 * RNG.normal(size=N)
-    metrics = Metrics(("roc_auc",), Kind(n_classes=2, classes=(0.0, 1.0)))
+    metrics = Metrics(("roc_auc", "average_precision"), Kind(n_classes=2, classes=(0.0, 1.0)))
     sums = metrics.sums(Scored(targets=y, predictions=z, weights=WEIGHTS))
-    score = metrics.scores(sums)["roc_auc"]
-    negative, positive = sums[2:].reshape(2, ROC_BINS)
+    scores = metrics.scores(sums)
+    negative, positive = sums[2:-1].reshape(2, ROC_BINS)
     bound = 0.5 * float(negative @ positive) / float(negative.sum() * positive.sum())
     exact = theirs.roc_auc_score(y, z, sample_weight=WEIGHTS)
-    assert score is not None
-    assert abs(score - exact) <= bound + 1e-12
+    assert scores["roc_auc"] is not None
+    assert abs(scores["roc_auc"] - exact) <= bound + 1e-12
     assert bound < 0.01
+    hits, misses = (np.append(0.0, np.cumsum(kind[::-1])) for kind in (positive, negative))
+    last = np.maximum(hits[1:] + misses[:-1], 1e-300)
+    first = np.maximum(hits[:-1] + misses[1:], 1e-300)
+    spread = np.diff(hits) / hits[-1] @ (hits[1:] / last - hits[:-1] / first)
+    exact = theirs.average_precision_score(y, z, sample_weight=WEIGHTS)
+    assert scores["average_precision"] is not None
+    assert abs(scores["average_precision"] - exact) <= spread
+    assert abs(scores["average_precision"] - exact) < 2e-3
 
 
 def test_scores_of_several_classes_are_scikit_learns():
@@ -96,7 +104,7 @@ def test_scores_of_regression_are_scikit_learns():
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("average_precision", "needs all rows at once, not sums over them; use roc_auc"),
+        ("top_k_accuracy", "needs all rows at once, not sums over them; use accuracy"),
         ("neg_max_error", "needs all rows at once"),
         ("r2", "it is for regression"),
         ("log_loss", "did you mean neg_log_loss?"),

@@ -11,7 +11,6 @@ import pytest
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs import follow as module
-from elasticml.jobs import run_directory
 from elasticml.jobs.callbacks import Callback
 from elasticml.jobs.result import load_result
 from elasticml.jobs.rpc import JobOutcome
@@ -30,7 +29,7 @@ RECORD = {"name": "toy", "data": {"format": "npz"}, "algorithm": {"name": "batch
 class EndedJob:
     """A job that has ended and cannot be cancelled any more."""
 
-    record, source, test = job_record(RECORD), None, None
+    record = job_record(RECORD)
 
     def batches(self, since=0):
         yield STORY[since:]
@@ -50,17 +49,16 @@ class EndedJob:
         raise AssertionError("the job is over")
 
 
-def test_interrupt_during_the_evaluation_keeps_the_jobs_result(tmp_path, monkeypatch):
+def test_an_interrupt_after_the_end_keeps_the_jobs_result(tmp_path):
     # Its history was final, and was to be extended: an internal error instead of exit 130.
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
+    class InterruptedJob(EndedJob):
+        def batches(self, since=0):
+            yield STORY[since:]
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
-        module.follow(EndedJob(), run_dir=tmp_path / "run", cancels=True)
-    assert caught.value.__notes__ == [
-        f"the job had ended: its model is in {tmp_path / 'run'}, without an evaluation"
-    ]
+        module.follow(InterruptedJob(), run_dir=tmp_path / "run", cancels=True)
+    assert caught.value.__notes__ == [f"the job had ended: its model is in {tmp_path / 'run'}"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["reason"] == "interrupted"
     assert (tmp_path / "run" / "report.html").exists()
@@ -88,7 +86,7 @@ def test_a_directory_removed_while_the_job_runs_is_written_again(tmp_path, is_mo
     # The job ran to its end, and its model was lost.
     run = tmp_path / "run"
     job = RunningJob(lambda: shutil.move(run, tmp_path / "new") if is_moved else shutil.rmtree(run))
-    result = module.follow(job, run_dir=run, cancels=True, evaluates=False)
+    result = module.follow(job, run_dir=run, cancels=True)
     assert not job.is_cancelled
     saved = load_result(run)
     assert [record["event"] for record in saved.story] == ["RoundEnded", "JobEnded"]
@@ -193,30 +191,13 @@ def test_a_report_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
 
     run = tmp_path / "run"
     monkeypatch.setattr(run_page, "write_report", full)
-    result = module.follow(EndedJob(), run_dir=run, evaluates=False)
+    result = module.follow(EndedJob(), run_dir=run)
     (note,) = result.summary["notes"]
     assert note.startswith("there is no report: ")
     assert note.endswith(f"No space left on device; draw it later: elasticml report {run}")
     # The cause of a failed run is reported, not that of its missing report.
     with pytest.raises(JobFailedError, match="the scheduler is gone"):
         module.follow(LostJob(RECORD), run_dir=tmp_path / "other")
-
-
-def test_an_evaluation_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
-    # "Run it again", although model and history were there.
-    def full(*args):
-        raise ConfigError("No space left on device")
-
-    def evaluated(result, *args, **kwargs):
-        monkeypatch.setattr(run_directory, "write_whole", full)
-        return result
-
-    monkeypatch.setattr(module, "evaluate", evaluated)
-    result = module.follow(EndedJob(), run_dir=tmp_path / "run")
-    (note, *_) = result.summary["notes"]
-    assert note.startswith("The evaluation is not in the files: ")
-    assert note.endswith("No space left on device.")
-    assert load_result(tmp_path / "run").history == [{"round": 0}]
 
 
 class StartingJob(EndedJob):
@@ -233,7 +214,7 @@ class StartingJob(EndedJob):
 
 def test_a_run_interrupted_before_it_resumes_stays_unchanged(tmp_path):
     path = tmp_path / "run"
-    module.follow(EndedJob(), run_dir=path, evaluates=False)
+    module.follow(EndedJob(), run_dir=path)
     before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
     with pytest.raises(KeyboardInterrupt):
         module.follow(StartingJob(), run_dir=path, cancels=True, continues=True)
@@ -282,7 +263,7 @@ def test_callbacks_follow_a_job_and_one_that_raises_does_not_end_it(tmp_path):
     callbacks, run = [bad, good, rows.append], tmp_path / "run"
     text = "callback Recorder failed in on_round: OSError: the server is gone"
     with pytest.warns(RuntimeWarning, match=text):
-        result = module.follow(EndedJob(), run_dir=run, evaluates=False, callbacks=callbacks)
+        result = module.follow(EndedJob(), run_dir=run, callbacks=callbacks)
     assert good.calls == [("start", "toy"), ("round", 0, 0.1), ("end", 1)]
     assert bad.calls == good.calls[:2]
     assert [row["objective"] for row in rows] == [1.0]

@@ -58,9 +58,8 @@ def test_a_job_from_python_keeps_none_by_default(tmp_path):
     ],
 )
 def test_data_and_test_data_that_were_in_memory_are_given_again(data, test, given):
-    record = job_record(
-        {"data": {"format": data}, "test": None if test is None else {"format": test}}
-    )
+    scored = {} if test is None else {"scored": {"test": {"format": test}}}
+    record = job_record({"data": {"format": data, **scored}})
     assert resume_call("place", record) == f'em.resume(client, "place"{given})'
 
 

@@ -62,7 +62,7 @@ def test_a_record_has_a_field_for_every_key() -> None:
     assert record.checkpoint is not None
     assert (record.checkpoint.path, record.checkpoint.every_s) == ("/somewhere", 5.0)
     assert (record.algorithm_name, record.algorithm_settings["loss"]) == ("cocoa", "hinge")
-    assert record.is_evaluated
+    assert record.evaluate == {"every": 2, "rounds": []}
     assert record.initial_model is not None
     assert "warm_start" not in record.without_arrays()["algorithm"]
 

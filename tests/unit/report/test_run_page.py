@@ -109,7 +109,7 @@ def test_the_page_of_a_run_is_self_contained_with_its_plots_beside_it(path):
         assert message in " ".join(words.split())
     assert "cause:" not in page.read_text()
     assert "history.csv" in result.links
-    assert pictures_in(path) == ["auprc", "lanes", "members", "objective", "objective-zoom"]
+    assert pictures_in(path) == ["lanes", "members", "objective", "objective-zoom", "test"]
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in path.glob("*.png"))
     assert not list(path.glob(".*"))
     # The same bytes each time, in the colours of the page, and no setting is left behind.
@@ -341,8 +341,10 @@ def test_a_comparison_reads_the_evaluated_objective_and_metric_or_shows_an_estim
     for row, path in zip(rows, runs, strict=True):
         history = read_run(path).history
         chosen = [LOSS, LOSS + 5, END]
-        assert [c.value for c in row.objective] == history.column("objective_full")[chosen].tolist()
-        assert [c.value for c in row.test] == history.column("test_auprc")[chosen].tolist()
+        assert [c.value for c in row.objective] == history.column("objective")[chosen].tolist()
+        assert [c.value for c in row.test] == history.column("test_average_precision")[
+            chosen
+        ].tolist()
     (row,) = table(runs[1:], ["taylor"], rounds=[33, END + 1])
     estimate, beyond = row.objective
     assert (estimate.exact, estimate.round) == (False, 33)

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from elasticml.data.scored_rows import with_scored_rows
 
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import CheckpointPlace, job_record
 from elasticml.runtime.checkpoints import checkpoint_store, checkpoint_writer
@@ -242,7 +242,7 @@ def test_a_resumed_job_returns_the_best_model_of_both_attempts(tmp_path: Path) -
     rng = np.random.default_rng(11)
     X = rng.normal(size=(240, 40))
     y = np.sign(X[:, 0] + 1.5 * rng.normal(size=240))
-    source = with_validation(from_arrays(X, y), share=0.3, seed=0, validation=None)
+    source = with_scored_rows(from_arrays(X, y), share=0.3, seed=0, validation=None)
     overfitting = {"name": "batch_gradient", "l2": 1e-8, "optimizer": "lbfgs", "scale": "none"}
     rules = {"metric": ["neg_log_loss"], "every": 1, "patience": 6, "min_delta": 0.0}
     whole = cut(

@@ -121,8 +121,6 @@ def progress_fraction(status: JobStatus) -> float:
 async def start_in_process(
     scheduler: Scheduler,
     record: JobRecord,
-    source: Source | None = None,
-    test: Source | None = None,
 ) -> InProcessJob:
     """Start a job on this process's scheduler; await it on the scheduler's event loop.
 
@@ -136,7 +134,7 @@ async def start_in_process(
     await scheduler.register_scheduler_plugin(ElasticmlScheduler(), idempotent=True)
     plugin: ElasticmlScheduler = scheduler.plugins[ElasticmlScheduler.name]
     unwrap_reply(await plugin.submit(record.json))
-    return InProcessJob(plugin, asyncio.get_running_loop(), record, source, test)
+    return InProcessJob(plugin, asyncio.get_running_loop(), record)
 
 
 class InProcessJob:
@@ -147,12 +145,8 @@ class InProcessJob:
         plugin: ElasticmlScheduler,
         loop: asyncio.AbstractEventLoop,
         record: JobRecord,
-        source: Source | None,
-        test: Source | None,
     ) -> None:
         self.record = record
-        self.source = source
-        self.test = test
         self._job = record.job
         self._plugin = plugin
         self._loop = loop
@@ -264,7 +258,6 @@ class YarnJob:
         begun = await asyncio.to_thread(_trying, self._begin)
         record = submission.record
         source = source_from_spec(record.data)
-        test = None if record.test is None else source_from_spec(record.test)
         # On the first attempt unreadable data are an error of the job, so do not retry.
         tries = TRIES_MAX if begun.attempt.number > 1 else 1
         await asyncio.to_thread(_trying, lambda: check_readable(source), tries)
@@ -273,7 +266,7 @@ class YarnJob:
             record = record.changed(**await asyncio.to_thread(self._resumed, begun.resume))
         else:
             record = record.with_start(min(record.members.start, members))
-        job = await start_in_process(self._scheduler, record, source, test)
+        job = await start_in_process(self._scheduler, record)
         threading.Thread(
             target=self._cancel_job, args=(job,), name="em-cancel-job", daemon=True
         ).start()
@@ -360,7 +353,6 @@ class YarnJob:
                 run_dir=self._path,
                 watchers=[ProgressReporter(self._set_progress)],
                 cluster=self._submission.cluster,
-                evaluates=self._submission.evaluates,
             )
         if superseded.is_set():
             raise Superseded("another attempt drives the job now")

@@ -34,7 +34,6 @@ class Submission:
     #: Initial number of workers, and the least if no more are granted for a while.
     workers: int
     workers_min: int
-    evaluates: bool = True
     package: str = VERSION
 
     def to_json(self) -> bytes:

@@ -255,7 +255,7 @@ def _needed(ask: specs.ContainerAsk, cluster: YarnContainers) -> int:
     return ask.instances
 
 
-def check_sources(source: Source, test: Source | None) -> None:
+def check_sources(source: Source) -> None:
     """Check that other processes can read the data.
 
     Raises
@@ -263,24 +263,21 @@ def check_sources(source: Source, test: Source | None) -> None:
     ConfigError
         When they are in the memory of this process.
     """
-    for key, given in (("data", source), ("data.test", test)):
-        if getattr(given, "is_in_memory", False):
-            raise ConfigError(
-                f"{key}: arrays in memory are lost when the client exits; write them to a file "
-                "on hdfs:// or on a path that all nodes share, and name that",
-                path=key,
-            )
-        if has_partitions(given):
-            raise ConfigError(
-                f"{key}: Dask collections are on another cluster, which is gone when the client "
-                "exits; write them to files, such as Parquet, and name those",
-                path=key,
-            )
+    if getattr(source, "is_in_memory", False):
+        raise ConfigError(
+            "data: arrays in memory are lost when the client exits; write them to a file on "
+            "hdfs:// or on a path that all nodes share, and name that",
+            path="data",
+        )
+    if has_partitions(source):
+        raise ConfigError(
+            "data: Dask collections are on another cluster, which is gone when the client exits; "
+            "write them to files, such as Parquet, and name those",
+            path="data",
+        )
 
 
-def submit_plan(
-    client: YarnClient, plan: SubmissionPlan, record: JobRecord, *, evaluates: bool
-) -> Application:
+def submit_plan(client: YarnClient, plan: SubmissionPlan, record: JobRecord) -> Application:
     """Submit an application that drives a job.
 
     Parameters
@@ -303,7 +300,6 @@ def submit_plan(
         place=plan.place,
         workers=plan.workers,
         workers_min=cluster.workers_min or plan.workers,
-        evaluates=evaluates,
     )
     # Once YARN has accepted the job it runs, so nothing may fail after that, not even cleanup.
     with tempfile.TemporaryDirectory(
@@ -359,7 +355,8 @@ def _give_up(place: str, claim: str, content: bytes) -> None:
 def file_systems_of(submission: Submission) -> set[str]:
     """Return the HDFS file systems of a job's data, checkpoints and run."""
     record = submission.record
-    sections = (record.data, record.test or {})
+    scored = record.data.get("scored") or {}
+    sections = (record.data, *(part for part in scored.values() if isinstance(part, dict)))
     named = [str(section.get(key, "")) for section in sections for key in ("path", "labels")]
     checkpoints = "" if record.checkpoint is None else record.checkpoint.path
     used = [submission.place, checkpoints, *named]

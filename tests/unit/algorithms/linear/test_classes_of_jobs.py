@@ -17,11 +17,8 @@ from elasticml.algorithms.base import Proceed, RoundEnd
 from elasticml.algorithms.local_runner import answer_locally, train_locally
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
-from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.source import merge_summaries
 from elasticml.errors import DataError
 from elasticml.estimators.row_table import RowTable
-from elasticml.evaluation.evaluator import Evaluator
 from elasticml.models.loading import load_model, model_of_job
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
@@ -152,10 +149,6 @@ def test_cocoa_certifies_the_hinge_of_each_class() -> None:
     )
     model = trained(job, 5000).model
     assert 0.0 <= model.gap <= 1e-8
-    source = from_arrays(X, Y, S)
-    facts = merge_summaries([source.survey(block.index) for block in source.blocks()])
-    (score,) = Evaluator(job.section(), facts).score_training(source, [model.arrays])
-    assert score.objective == pytest.approx(model.objective, rel=1e-12)
 
 
 def test_a_warm_start_of_all_classes_is_their_optimum() -> None:
@@ -273,22 +266,6 @@ def test_a_model_of_each_class_against_the_rest_predicts_and_is_kept(tmp_path: A
     np.testing.assert_allclose(exported.predict_proba(X), expected, atol=1e-12)
     np.testing.assert_array_equal(exported.predict(X), model.predict(X))
     assert model.settings()["one_against_rest"] is True
-
-
-def test_scores_of_several_classes_are_the_models() -> None:
-    job = BatchGradient(l2=L2, intercept=True, class_weight=WEIGHTS, tolerance=1e-10, scale="none")
-    source = from_arrays(X, Y, S)
-    facts = merge_summaries([source.survey(block.index) for block in source.blocks()])
-    _, arrays = model_of(job)
-    ((score,), _) = Evaluator(job.section(), facts, n_threads=2).score_test(source, [arrays])
-    reference = multinomial()
-    own = reference.predict_log_proba(X)[np.arange(ROWS), np.searchsorted(LABELS, Y)]
-    assert score.objective == pytest.approx(objective_of(reference), rel=1e-8)
-    assert score.metrics["accuracy"] == pytest.approx(reference.score(X, Y, S))
-    assert score.metrics["logloss"] == pytest.approx(-S @ own / S.sum(), rel=1e-6)
-    unknown = from_arrays(X[:2], np.array([2.0, 4.0]))
-    with pytest.raises(DataError, match="the label 4, wanted 2, 3, 7 or 9"):
-        Evaluator(job.section(), facts).score_test(unknown, [arrays])
 
 
 def test_an_algorithm_of_one_model_refuses_several_classes() -> None:

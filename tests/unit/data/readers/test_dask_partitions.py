@@ -17,10 +17,10 @@ import scipy.sparse as sp
 
 import elasticml as em
 from elasticml.data.readers.dask_partitions import DaskSource, has_partitions
+from elasticml.data.scored_rows import with_scored_rows
 from elasticml.data.source import merge_summaries, source_from_spec
-from elasticml.data.validation import with_validation
 from elasticml.errors import ConfigError, DataError
-from elasticml.ids import is_validation
+from elasticml.ids import is_trained
 from tests.unit.data.rows import labels, matrix
 
 N, D = 90, 5
@@ -200,15 +200,15 @@ def validated(source: Any) -> tuple[Any, Any]:
     chunks, facts = made(source)
     wanted = []
     for is_held in (False, True):
-        some = [chunk for chunk in chunks if is_validation(chunk.id) == is_held]
+        some = [chunk for chunk in chunks if is_trained(chunk.id) != is_held]
         wanted.append(np.column_stack([matrix(some), labels(some)]))
-    assert (facts.n_rows, facts.validation_rows) == (len(wanted[0]), len(wanted[1]))
+    assert (facts.n_rows, facts.scored_rows["validation"]) == (len(wanted[0]), len(wanted[1]))
     return wanted[0], wanted[1]
 
 
 def test_a_share_of_the_partitions_is_held_out():
     source = em.from_dask(da.from_array(X, chunks=(20, D)), Y)
-    trained, held = validated(with_validation(source, share=0.3, seed=0, validation=None))
+    trained, held = validated(with_scored_rows(source, share=0.3, seed=0, validation=None))
     assert 10 < len(held) < 50
     both = np.concatenate([trained, held])
     expected = np.column_stack([X, Y])
@@ -221,7 +221,7 @@ def test_other_collections_validate_by_the_names_of_their_columns():
     for drop in ([], ["city"]):  # with a survey, and without
         train = em.from_dask(frame.drop(columns=drop), label="y")
         more = em.from_dask(other.drop(columns=drop), label="y")
-        trained, held = validated(with_validation(train, share=None, seed=0, validation=more))
+        trained, held = validated(with_scored_rows(train, share=None, seed=0, validation=more))
         np.testing.assert_array_equal(held, trained[-30:])
 
 
@@ -229,12 +229,12 @@ def test_collections_are_not_validated_by_other_data():
     arrays = em.from_dask(da.from_array(X, chunks=(20, D)), Y)
     table = em.from_dask(dd.from_pandas(FRAME, npartitions=2), label="y")
     for train, other, text in (
-        (arrays, em.from_arrays(X, Y), "the training data are Dask collections and the validation"),
-        (em.from_arrays(X, Y), arrays, "the validation data are Dask collections and the training"),
-        (arrays, table, "the validation data are a table, wanted arrays"),
+        (arrays, em.from_arrays(X, Y), "data are Dask collections and validate.data are not"),
+        (em.from_arrays(X, Y), arrays, "validate.data are Dask collections and data are not"),
+        (arrays, table, "validate.data: got a table, wanted arrays"),
     ):
         with pytest.raises(ConfigError, match=text):
-            with_validation(train, share=None, seed=0, validation=other)
+            with_scored_rows(train, share=None, seed=0, validation=other)
 
 
 def test_columns_of_objects_are_texts():

@@ -1,7 +1,7 @@
-"""Scores of validation rows whose columns are spread over members (primal CoCoA).
+"""Scores of rows whose columns are spread over members (primal CoCoA).
 
 No member has a whole row: each adds its columns' share of the margins, and the driver computes the
-metrics of their sum. What is reduced, for n validation rows, is one vector of: the number of rows
+metrics of their sum. What is reduced, for n rows, is one vector of: the number of rows
 of X.T in the sum; the margins (n) times the square roots of the sample weights, as all columns are
 stored; and only the first time the number of rows of weights, the targets (n) and the roots (n).
 """
@@ -21,7 +21,8 @@ from elasticml.data.chunks.by_columns import own_coefs
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import Adjoint, make_adjoint
 from elasticml.data.out_of_core.store import stream_chunks
-from elasticml.evaluation.metrics import Kind, Metrics, Scored, class_numbers
+from elasticml.evaluation.metrics import Metrics, Scored, class_numbers
+from elasticml.ids import Role
 
 
 def column_shares(
@@ -36,7 +37,7 @@ def column_shares(
     size : int
         ``1 + n`` or, with targets and weights, ``2 + 3 n``.
     n_rows : int
-        n, the number of validation rows.
+        n, the number of rows to score.
     """
     coef = np.ravel(model["coef"])
     out = np.zeros(size)
@@ -69,11 +70,11 @@ def column_shares(
 class ColumnScores:
     """The driver's half: makes the metrics' sums of reduced margins."""
 
-    names: tuple[str, ...]
-    kind: Kind
+    metrics: Metrics
+    role: Role
     #: Rows of X.T in a whole sum: columns, targets and, if examples have weights, their roots.
     n_parts: int
-    #: Number of validation rows.
+    #: Number of rows to score.
     n_rows: int
     #: (n,) labels and square roots of the sample weights; None before the first whole sum.
     _targets: F64 | None = None
@@ -96,7 +97,7 @@ class ColumnScores:
         Raises
         ------
         DataError
-            When a validation row has a label that the training rows do not have.
+            When a row has a label that the training rows do not have.
         """
         n = self.n_rows
         if round(float(reduced[0])) != self.n_parts:
@@ -107,12 +108,15 @@ class ColumnScores:
         targets, roots = self._targets, self._roots
         assert targets is not None and roots is not None
         margins = np.divide(reduced[1 : 1 + n], roots, out=np.zeros(n), where=roots > 0.0)
-        margins += float(np.ravel(model["intercept"])[0])
-        classes = tuple(np.ravel(model["classes"]).tolist()) if self.kind.n_classes else ()
-        return Metrics(self.names, replace(self.kind, classes=classes)).sums(
+        intercept = float(np.ravel(model["intercept"])[0])
+        margins += intercept
+        kind = self.metrics.kind
+        classes = tuple(np.ravel(model["classes"]).tolist()) if kind.n_classes else ()
+        return Metrics(self.metrics.names, replace(kind, classes=classes)).sums(
             Scored(
-                targets=class_numbers(targets, classes) if classes else targets,
+                targets=class_numbers(targets, classes, self.role) if classes else targets,
                 predictions=margins,
                 weights=roots * roots,
+                common=intercept if classes else 0.0,
             )
         )

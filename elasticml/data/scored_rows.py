@@ -1,0 +1,469 @@
+"""Training data with validation and test rows: chunks that members score and never train on.
+
+Data by columns have such examples as columns of their chunks: each chunk of features has a twin
+with the same features of the other examples.
+
+Validation rows are a share of the training rows or another source; test rows are another source.
+Their chunks are owned, moved, copied and read again as all chunks are; their ids tell them apart,
+see :func:`elasticml.ids.role_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.arrays import I64
+from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.by_columns import is_by_columns
+from elasticml.data.chunks.chunk import (
+    Chunk,
+    binary_csr_chunk,
+    csr_chunk,
+    dense_chunk,
+    sequence_chunk,
+)
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
+from elasticml.data.readers.arrays import ChunkBodies
+from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
+from elasticml.data.readers.files import fingerprint
+from elasticml.data.source import (
+    BlockInfo,
+    Source,
+    listed_once,
+    resolve_chunk_bytes,
+    source_from_spec,
+)
+from elasticml.errors import ConfigError, DataError
+from elasticml.ids import ROLE_ORDINALS, ChunkId, Role
+
+#: Spawn key of the random numbers that choose the held-out rows.
+_HELD_OUT: Final = 4
+
+
+def held_out_rows(seed: int, block: int, n_rows: int, share: float) -> NDArray[np.bool_]:
+    """Return a mask of a block's held-out rows, (n_rows,), bool.
+
+    It depends on the seed and the row's index in the block only: not on chunks or members.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_HELD_OUT, block)))
+    return rng.random(n_rows) < share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSource:
+    """Training data, validation rows (a share of its rows, or another source) and test rows."""
+
+    train: Source
+    #: Share of the training rows that is held out for validation, in (0, 1).
+    share: float | None = None
+    seed: int = 0
+    #: The sources of the other rows; their blocks follow those of the training data.
+    validation: Source | None = None
+    test: Source | None = None
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether the training data need a survey.
+
+        It reads all rows of a block, those of a held-out share too; not the other sources.
+        """
+        return self.train.needs_survey
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether blocks are worth caching."""
+        return self.train.is_costly
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the chunks must be sent with the job."""
+        return bool(getattr(self.train, "is_in_memory", False))
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether the blocks are partitions of Dask collections."""
+        return has_partitions(self.train)
+
+    @property
+    def rows(self) -> Any:
+        """The training rows of arrays in memory; None in a placeholder."""
+        return getattr(self.train, "rows", None)
+
+    @property
+    def others(self) -> dict[Role, Source]:
+        """The sources besides the training data, in the order of their blocks."""
+        roles: dict[Role, Source | None] = {"validation": self.validation, "test": self.test}
+        return {role: source for role, source in roles.items() if source is not None}
+
+    def _changed(self, change: Callable[[Source], Source]) -> ScoredSource:
+        others: dict[str, Any] = {role: change(source) for role, source in self.others.items()}
+        return replace(self, train=change(self.train), **others)
+
+    def listed_once(self) -> ScoredSource:
+        """Return a source that lists the files of each source once."""
+        return self._changed(listed_once)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the spec of the training data with an entry ``scored``."""
+        held = {} if self.share is None else {"share": self.share, "seed": self.seed}
+        others = {role: source.spec() for role, source in self.others.items()}
+        return {**self.train.spec(), "scored": {**held, **others}}
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change with any source, the share or the seed."""
+        parts: dict[str, Any] = {role: one.fingerprint() for role, one in self.others.items()}
+        parts |= {"train": self.train.fingerprint(), "share": self.share, "seed": self.seed}
+        return fingerprint(parts)
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return the blocks of the training data, then those of the validation and test data."""
+        blocks = self.train.blocks()
+        for source in self.others.values():
+            first = len(blocks)
+            blocks = blocks + [replace(i, index=first + i.index) for i in source.blocks()]
+        return blocks
+
+    def _part(self, block: int) -> tuple[Role, Source, int]:
+        """Return the role of a block, its source, and the number of the block before them."""
+        first = len(self.train.blocks())
+        if block >= first:
+            for role, source in self.others.items():
+                n = len(source.blocks())
+                if block < first + n:
+                    return role, source, first
+                first += n
+        return "train", self.train, 0
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read one block; see :class:`elasticml.data.source.Source`."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        role, source, first = self._part(block)
+        made = _encoded_as(source, self.train).read(block - first, size, n_members)
+        return self._named(role, block, first, *made)
+
+    def chunks_of(
+        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Make the chunks of a partition of a Dask collection, where it is."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        role, source, first = self._part(block)
+        source = _encoded_as(source, self.train)
+        assert has_partitions(source)
+        made = source.chunks_of(block - first, parts, size, n_members)
+        return self._named(role, block, first, *made)
+
+    def _named(
+        self, role: Role, block: int, first: int, chunks: list[Chunk], summary: BlockSummary
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Name a block's chunks after this source and their role."""
+        name = self.fingerprint()
+        if role == "train" and self.share is not None:
+            return self._held_out(chunks, summary, name)
+        for chunk in chunks:
+            chunk.id = ChunkId(name, block, ROLE_ORDINALS[role] + chunk.id.ordinal)
+        if role == "train":
+            return chunks, summary
+        n, d = summary.rows, summary.n_columns
+        if is_by_columns(self.train.spec()):  # all blocks have the same examples
+            n, d = (d if block == first else 0), 0
+        made = BlockSummary(
+            block=block,
+            rows=0,
+            n_columns=d,
+            layout=summary.layout,
+            n_chunks=summary.n_chunks,
+            nbytes=summary.nbytes,
+            counts={f"{role} data: {text}": k for text, k in summary.counts.items()},
+            scored_rows={role: n},
+        )
+        return chunks, made
+
+    def _held_out(
+        self, chunks: list[Chunk], summary: BlockSummary, name: str
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Cut each chunk into its training examples and its held-out examples."""
+        assert self.share is not None
+        if is_by_columns(self.train.spec()):
+            return self._held_out_columns(chunks, summary, name)
+        block = summary.block
+        held = held_out_rows(self.seed, block, summary.rows, self.share)
+        trained: list[Chunk] = []
+        validation: list[Chunk] = []
+        at = 0
+        for chunk in chunks:
+            mask = held[at : at + chunk.n_rows]
+            at += chunk.n_rows
+            for into, rows, first in (
+                (trained, np.flatnonzero(~mask), 0),
+                (validation, np.flatnonzero(mask), ROLE_ORDINALS["validation"]),
+            ):
+                if rows.size:
+                    id = ChunkId(name, block, first + chunk.id.ordinal)
+                    into.append(_take_rows(chunk, rows, id))
+        base = summarise(block, trained, summary.layout)
+        cut = trained + validation
+        return cut, replace(
+            summary,
+            rows=base.rows,
+            labels=base.labels,
+            continuous=summary.continuous or base.continuous,
+            weight_sum=base.weight_sum,
+            n_chunks=len(cut),
+            nbytes=sum(chunk.nbytes for chunk in cut),
+            scored_rows={"validation": summary.rows - base.rows},
+        )
+
+    def _held_out_columns(
+        self, chunks: list[Chunk], summary: BlockSummary, name: str
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Cut each chunk of features, which has a column for each example."""
+        assert self.share is not None
+        block, n = summary.block, summary.n_columns
+        held = held_out_rows(self.seed, 0, n, self.share)  # the same examples in all blocks
+        n_held = int(np.count_nonzero(held))
+        if n_held == n:
+            raise DataError(
+                f"validate.share is {self.share:g} and holds out all {n} examples, wanted one that "
+                "leaves some to train on"
+            )
+        cut = [
+            _take_columns(chunk, mask, ChunkId(name, block, first + chunk.id.ordinal))
+            for mask, first in ((~held, 0), (held, ROLE_ORDINALS["validation"]))
+            for chunk in chunks
+            if mask.any()
+        ]
+        return cut, replace(
+            summary,
+            n_columns=n - n_held,
+            layout=replace(summary.layout, n_columns=n - n_held),
+            n_chunks=len(cut),
+            nbytes=sum(chunk.nbytes for chunk in cut),
+            scored_rows={"validation": n_held} if block == 0 else {},
+        )
+
+    def chunk_bodies(self, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
+        """Read all blocks of data in memory, to be sent with a job."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        parts = [self.read(block.index, size, n_members) for block in self.blocks()]
+        chunks = [chunk for part, _ in parts for chunk in part]
+        return ChunkBodies(
+            ids=tuple(str(chunk.id) for chunk in chunks),
+            bodies=tuple(chunk.body for chunk in chunks),
+            summaries=tuple(summary for _, summary in parts),
+        )
+
+    def survey(self, block: int) -> BlockSummary:
+        """Survey a block of the training data; one of the others has nothing to say."""
+        return self.train.survey(block) if self._part(block)[0] == "train" else _nothing(block)
+
+    def survey_of(self, block: int, parts: Sequence[Any]) -> BlockSummary:
+        """Survey a partition of the training data, where it is."""
+        train = self.train
+        assert has_partitions(train)
+        is_other = self._part(block)[0] != "train"
+        return _nothing(block) if is_other else train.survey_of(block, parts)
+
+    def partition_graph(self) -> PartitionGraph:
+        """Return the tasks that make the partitions of all parts; in the client only.
+
+        Raises
+        ------
+        ConfigError
+            When a part was rebuilt from its spec, which does not contain them.
+        """
+        parts = (self.train, *self.others.values())
+        graphs = [part.partition_graph() for part in parts if has_partitions(part)]
+        return PartitionGraph(
+            tasks={key: task for graph in graphs for key, task in graph.tasks.items()},
+            inputs=tuple(keys for graph in graphs for keys in graph.inputs),
+        )
+
+    def with_stats(self, facts: DatasetStats) -> ScoredSource:
+        """Return a source whose parts have the statistics of the training data."""
+        made = self._changed(lambda one: one if _is_table(one) else one.with_stats(facts))
+        return replace(made, train=self.train.with_stats(facts))
+
+    def with_columns(self, n_columns: int) -> ScoredSource:
+        """Return a source whose parts have ``n_columns`` columns."""
+        return self._changed(lambda source: source.with_columns(n_columns))
+
+
+def scored_source_of(spec: Mapping[str, Any]) -> ScoredSource:
+    """Build the source of a spec with an entry ``scored``."""
+    rest = {name: value for name, value in spec.items() if name != "scored"}
+    return _scored(source_from_spec(rest), spec["scored"])
+
+
+def with_scored_rows(
+    train: Source,
+    *,
+    share: float | None = None,
+    seed: int = 0,
+    validation: Source | None = None,
+    test: Source | None = None,
+) -> Source:
+    """Return training data with validation and test rows; as they are if there are none.
+
+    Raises
+    ------
+    ConfigError
+        When two sources cannot be read by the same members.
+    """
+    if share is None and validation is None and test is None:
+        return train
+    made = ScoredSource(train=train, share=share, seed=seed, validation=validation, test=test)
+    for role, source in made.others.items():
+        _check_beside(train, source, "validate.data" if role == "validation" else "data.test")
+    return made
+
+
+def scored_as(data: Source, spec: Mapping[str, Any], test: Source | None = None) -> Source:
+    """Return training data that were given again, with the rows of their first spec beside.
+
+    Parameters
+    ----------
+    test : Source, optional
+        The test data again, if they were in memory.
+    """
+    data = training_source(data)
+    scored = _scored(data, spec.get("scored") or {})
+    test = scored.test if test is None else test
+    return with_scored_rows(
+        data, share=scored.share, seed=scored.seed, validation=scored.validation, test=test
+    )
+
+
+def test_source(data: Source) -> Source | None:
+    """Return the test rows of a job's data; None if there are none."""
+    return data.test if isinstance(data, ScoredSource) else None
+
+
+def training_source(data: Source) -> Source:
+    """Return the training data of a job's data."""
+    return data.train if isinstance(data, ScoredSource) else data
+
+
+def _scored(train: Source, part: Mapping[str, Any]) -> ScoredSource:
+    others = {role: source_from_spec(part[role]) for role in ("validation", "test") if role in part}
+    return ScoredSource(
+        train=train,
+        share=part.get("share"),
+        seed=int(part.get("seed") or 0),
+        validation=others.get("validation"),
+        test=others.get("test"),
+    )
+
+
+def _check_beside(train: Source, other: Source, path: str) -> None:
+    """Check that the same members can read the training data and other data beside them."""
+    _check_partitions(train, other, path)
+    _check_columns(train.spec(), other.spec(), path)
+    if getattr(other, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
+        raise ConfigError(
+            f"{path}: arrays in memory cannot be scored by members that read their data from "
+            "files; write them to a file",
+            path=path,
+        )
+    if other.needs_survey and not _is_table(train):
+        raise ConfigError(
+            f"{path}: format {other.spec().get('format')} needs the encoder of a table, and data "
+            f"have format {train.spec().get('format')}; give both in one format",
+            path=path,
+        )
+
+
+def _check_partitions(train: Source, other: Source, path: str) -> None:
+    """Check that both or none of the two sources are Dask collections, and of the same kind."""
+    if has_partitions(train) != has_partitions(other):
+        here, there = ("data", path) if has_partitions(train) else (path, "data")
+        raise ConfigError(
+            f"{path}: {here} are Dask collections and {there} are not; give both as "
+            "em.from_dask(...)",
+            path=path,
+        )
+    formats = [source.spec()["format"] for source in (train, other)]
+    if has_partitions(train) and formats[0] != formats[1]:
+        kinds = ["arrays" if name == "dask" else "a table" for name in formats]
+        raise ConfigError(
+            f"{path}: got {kinds[1]}, wanted {kinds[0]} as the training data", path=path
+        )
+
+
+def _check_columns(train: Mapping[str, Any], other: Mapping[str, Any], path: str) -> None:
+    """Check that both or none of the two sources are by columns, with as many rows of X.T."""
+    are_columns = is_by_columns(train), is_by_columns(other)
+    if are_columns == (False, False):
+        return
+    if are_columns != (True, True):
+        by = ["columns" if is_columns else "rows" for is_columns in are_columns]
+        raise ConfigError(
+            f"{path}: the data are by {by[1]}, the training data by {by[0]}; give both by {by[0]}",
+            path=path,
+        )
+    if train["rows"] != other["rows"]:
+        raise ConfigError(
+            f"{path}: the data have {other['rows']} rows of features, targets and weights, the "
+            f"training data {train['rows']}; give both the same features, and weights to both or "
+            "to none",
+            path=path,
+        )
+
+
+def _is_table(source: Source) -> bool:
+    return hasattr(source, "fitted_encoder")
+
+
+def _encoded_as(other: Source, train: Source) -> Source:
+    """Return a table with the encoding of the training table: columns are known by their names."""
+    if other is train or not _is_table(other) or not _is_table(train):
+        return other
+    table, training = cast(Any, other), cast(Any, train)
+    encoded: Source = replace(table, encoder=training.fitted_encoder())
+    return encoded
+
+
+def _nothing(block: int) -> BlockSummary:
+    """Return the survey of a block that has no part in the encoding."""
+    empty = Layout(kind="dense", n_columns=0)
+    return BlockSummary(block=block, rows=0, n_columns=0, layout=empty)
+
+
+def _take_columns(chunk: Chunk, mask: NDArray[np.bool_], id: ChunkId) -> Chunk:
+    """Return a new chunk with some columns of a chunk, (n_columns,) of bool."""
+    labels, weights, layout = chunk.labels.copy(), chunk.weights, chunk.layout
+    if layout.kind == "dense":
+        return dense_chunk(id, labels, chunk.values[:, mask], weights, dtype=layout.dtype)
+    is_kept = mask[chunk.indices]
+    indptr = np.append(0, np.cumsum(is_kept))[chunk.indptr]
+    indices = (np.cumsum(mask) - 1)[chunk.indices[is_kept]]
+    d = int(np.count_nonzero(mask))
+    if layout.kind == "binary_csr":
+        return binary_csr_chunk(id, labels, indptr, indices, d, weights, dtype=layout.dtype)
+    values = chunk.values[is_kept]
+    return csr_chunk(id, labels, indptr, indices, values, d, weights, dtype=layout.dtype)
+
+
+def _take_rows(chunk: Chunk, rows: I64, id: ChunkId) -> Chunk:
+    """Return a new chunk with some rows of a chunk, ascending."""
+    labels, layout = chunk.labels[rows], chunk.layout
+    weights = None if chunk.weights is None else chunk.weights[rows]
+    if layout.kind == "sequence":
+        return sequence_chunk(id, labels, chunk.codes[rows], layout, weights)
+    if layout.kind == "dense":
+        return dense_chunk(id, labels, chunk.values[rows], weights, dtype=layout.dtype)
+    starts = chunk.indptr[rows].astype(np.int64)
+    counts = chunk.indptr[rows + 1].astype(np.int64) - starts
+    indptr = np.append(0, np.cumsum(counts))
+    taken = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
+    indices, d = chunk.indices[taken], layout.n_columns
+    if layout.kind == "binary_csr":
+        return binary_csr_chunk(id, labels, indptr, indices, d, weights, dtype=layout.dtype)
+    values = chunk.values[taken]
+    return csr_chunk(id, labels, indptr, indices, values, d, weights, dtype=layout.dtype)
