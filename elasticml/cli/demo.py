@@ -130,14 +130,16 @@ def _over_all_examples(result: Result, job: Job) -> Result:
     from elasticml.data.scored_rows import test_source, training_source
     from elasticml.evaluation.scoring import scores_here
     from elasticml.jobs.history import History
+    from elasticml.story.history import HistoryRow
 
     train, test, section = training_source(job.data), test_source(job.data), result.job["algorithm"]
     assert test is not None
     facts = merge_summaries([train.survey(block.index) for block in train.blocks()])
     history = [dict(row) for row in result.history]
-    rows = {row["round"]: row for row in history}  # the last row of a round is that of its model
+    # The last row of a round is that of its model.
+    rows = {HistoryRow(row).round: row for row in history}
     models = {r: model for r, model in result.kept.items() if r in rows}
-    models |= {history[-1]["round"]: result.arrays}
+    models |= {HistoryRow(history[-1]).round: result.arrays}
     parts = (section, facts, list(models.values()))
     losses = scores_here(*parts, train, ["neg_log_loss"])
     ranks = scores_here(*parts, test, ["average_precision"])

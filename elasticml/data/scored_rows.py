@@ -11,6 +11,7 @@ see :func:`elasticml.ids.role_of`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -38,9 +39,11 @@ from elasticml.data.source import (
     resolve_chunk_bytes,
     source_from_spec,
 )
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, prefix_errors
 from elasticml.ids import ROLE_ORDINALS, ChunkId, Role
 
+#: The settings that name the rows of a role.
+_SETTINGS: Final[Mapping[Role, str]] = {"validation": "validate.data", "test": "data.test"}
 #: Spawn key of the random numbers that choose the held-out rows.
 _HELD_OUT: Final = 4
 
@@ -123,9 +126,10 @@ class ScoredSource:
     def blocks(self) -> list[BlockInfo]:
         """Return the blocks of the training data, then those of the validation and test data."""
         blocks = self.train.blocks()
-        for source in self.others.values():
+        for role, source in self.others.items():
             first = len(blocks)
-            blocks = blocks + [replace(i, index=first + i.index) for i in source.blocks()]
+            with prefix_errors(_SETTINGS[role]):
+                blocks = blocks + [replace(i, index=first + i.index) for i in source.blocks()]
         return blocks
 
     def _part(self, block: int) -> tuple[Role, Source, int]:
@@ -145,7 +149,8 @@ class ScoredSource:
         """Read one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         role, source, first = self._part(block)
-        made = _encoded_as(source, self.train).read(block - first, size, n_members)
+        with prefix_errors(_SETTINGS[role]) if role in _SETTINGS else nullcontext():
+            made = _encoded_as(source, self.train).read(block - first, size, n_members)
         return self._named(role, block, first, *made)
 
     def chunks_of(
@@ -320,7 +325,7 @@ def with_scored_rows(
         return train
     made = ScoredSource(train=train, share=share, seed=seed, validation=validation, test=test)
     for role, source in made.others.items():
-        _check_beside(train, source, "validate.data" if role == "validation" else "data.test")
+        _check_beside(train, source, _SETTINGS[role])
     return made
 
 

@@ -57,12 +57,12 @@ def preflight_data(
         own = _if_accessible(lambda: algorithm_named(algorithm.name), reads)
         if own is not None:
             check_predicts(own, "data.test")
-    if not isinstance(algorithm, LocalSGD):
-        return  # linear models accept narrower rows, and wider ones with a note
     with prefix_errors("data.test"):
-        n_columns, shape = _columns_of(test, cache, reads), algorithm.shape
-        if n_columns is None:
+        n_columns = _columns_of(test, cache, reads)
+        # Linear models accept narrower rows, and wider ones with a note.
+        if n_columns is None or not isinstance(algorithm, LocalSGD):
             return
+        shape = algorithm.shape
         n_inputs = math.prod(shape) if shape is not None else _training_columns(data, reads)
         if n_inputs not in (None, n_columns):
             raise row_length_error(n_columns, n_inputs)

@@ -80,7 +80,7 @@ def writing_down(monkeypatch):
 
 
 def test_a_job_without_a_waiting_client_is_found_by_its_id(plan, capsys):
-    assert submit_and_follow(InterruptedYarn(1), plan, RECORD, evaluates=True, detach=True) is None
+    assert submit_and_follow(InterruptedYarn(1), plan, RECORD, detach=True) is None
     out, err = capsys.readouterr()
     assert out == f"{APPLICATION}\n"
     assert f"elasticml status {APPLICATION}: show its state\n" in err
@@ -90,7 +90,7 @@ def test_a_job_without_a_waiting_client_is_found_by_its_id(plan, capsys):
 def test_the_printed_id_can_be_used_at_once(plan, capsys, writing_down):
     messages = []
     writing_down(lambda: messages.append(capsys.readouterr()))
-    submit_and_follow(InterruptedYarn(), plan, RECORD, evaluates=True, detach=True)
+    submit_and_follow(InterruptedYarn(), plan, RECORD, detach=True)
     assert [(before.out, before.err) for before in messages] == [("", "")]
     assert capsys.readouterr().out == f"{APPLICATION}\n"
 
@@ -101,7 +101,7 @@ def test_the_id_is_printed_when_it_cannot_be_recorded(plan, capsys, writing_down
         raise PermissionError(13, "Permission denied")
 
     writing_down(refuse)
-    submit_and_follow(InterruptedYarn(), plan, RECORD, evaluates=True, detach=True)
+    submit_and_follow(InterruptedYarn(), plan, RECORD, detach=True)
     out, err = capsys.readouterr()
     assert out == f"{APPLICATION}\n"
     assert f"{APPLICATION} is running, but status and result cannot find it: " in err
@@ -114,7 +114,7 @@ def test_the_id_is_printed_when_it_cannot_be_recorded(plan, capsys, writing_down
 def test_a_second_interrupt_while_recording_prints_the_id(plan, capsys, writing_down, detach):
     writing_down(lambda: send_interrupts(2))
     with pytest.raises(click.exceptions.Exit) as ended:
-        submit_and_follow(InterruptedYarn(), plan, RECORD, evaluates=True, detach=detach)
+        submit_and_follow(InterruptedYarn(), plan, RECORD, detach=detach)
     assert ended.value.exit_code == 130
     out, err = capsys.readouterr()
     assert out == (f"{APPLICATION}\n" if detach else "")
@@ -124,7 +124,7 @@ def test_a_second_interrupt_while_recording_prints_the_id(plan, capsys, writing_
 
 def test_a_second_interrupt_while_yarn_is_asked_says_that_the_job_may_run(plan, capsys):
     with pytest.raises(click.exceptions.Exit) as ended:
-        submit_and_follow(InterruptedYarn(2), plan, RECORD, evaluates=True)
+        submit_and_follow(InterruptedYarn(2), plan, RECORD)
     assert ended.value.exit_code == 130
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -139,6 +139,6 @@ def test_an_interrupted_job_is_ended_and_fetched(plan, tmp_path, capsys, writing
 
     writing_down(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        submit_and_follow(InterruptedYarn(), plan, RECORD, evaluates=True, path=tmp_path / "run")
+        submit_and_follow(InterruptedYarn(), plan, RECORD, path=tmp_path / "run")
     assert f"{APPLICATION}; its run is in {plan.place}" in capsys.readouterr().err
     assert (tmp_path / "run" / "story.jsonl").exists()

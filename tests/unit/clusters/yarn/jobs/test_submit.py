@@ -35,7 +35,7 @@ def plan(tmp_path, monkeypatch):
 def test_the_output_path_of_a_waiting_job_is_reserved(plan):
     # Of two waiting jobs with one output path, the second driver took over the first one's run.
     check_result(plan.place)
-    application = submit_plan(FakeYarn(), plan, RECORD, evaluates=True)
+    application = submit_plan(FakeYarn(), plan, RECORD)
     assert application == Application(id=APPLICATION, name="job", place=plan.place)
     with pytest.raises(ConfigError, match="is not empty; name another directory"):
         check_result(plan.place)
@@ -61,7 +61,7 @@ def test_a_path_that_was_taken_while_the_job_was_packed_is_left_alone(plan, tmp_
     check_result(plan.place)
     filesystem.write_whole(filesystem.join(plan.place, "story.jsonl"), b"another job's")
     with pytest.raises(ConfigError, match="is not empty; name another directory"):
-        submit_plan(RefusingYarn(), plan, RECORD, evaluates=True)
+        submit_plan(RefusingYarn(), plan, RECORD)
     assert filesystem.names(plan.place) == ["story.jsonl"]
 
 
@@ -80,7 +80,7 @@ def test_a_refusal_removes_the_claim_and_nothing_else(plan, other, ends, is_clai
     path = filesystem.join(plan.place, *other.split("/")) if other else ""
     expected = KeyboardInterrupt if isinstance(ends, KeyboardInterrupt) else SubmissionError
     with pytest.raises(expected):
-        submit_plan(RefusingYarn(path, ends), plan, RECORD, evaluates=True)
+        submit_plan(RefusingYarn(path, ends), plan, RECORD)
     assert filesystem.exists(filesystem.join(plan.place, *CLAIM)) == is_claimed
     assert filesystem.exists(plan.place) == bool(other)
     assert not other or filesystem.read_bytes(path) == b"another job's"
