@@ -28,6 +28,8 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Solver,
     Trainer,
+    WaitingSolver,
+    WarmingSolver,
     Work,
 )
 from elasticml.algorithms.parallel import Serial, runs
@@ -254,6 +256,11 @@ class _ScoringSolver:
     def __init__(self, solver: Solver, scorers: Mapping[Role, _Scorer]) -> None:
         self.solver = solver
         self._scorers = scorers
+        # What else it can do, this one can: a member asks for the attributes.
+        if isinstance(solver, WarmingSolver):
+            self.warm_up = solver.warm_up
+        if isinstance(solver, WaitingSolver):
+            self.waits = solver.waits
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the solver's arrays over the training chunks, with the sums that are asked."""
