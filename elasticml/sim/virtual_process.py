@@ -46,6 +46,8 @@ class VirtualProcess:
         self.accept: Callable[[Any], None] | None = None
         #: Seconds by which the computation under way is ahead of the event loop.
         self.ahead_s = 0.0
+        #: It has compiled its kernels, which takes time once.
+        self.is_warm = False
         #: What it sends before leaves then.
         self.busy_until_s = 0.0
         #: The member that computes now, and what.
@@ -129,8 +131,8 @@ class VirtualRunner:
         name, seconds = getattr(inner, "__name__", ""), 0.0
         if isinstance(owner, TrainerRunner) and name == "deliver":
             seconds = environment.delivering_s(owner, args)
-        elif name == "warm_up":
-            seconds = environment.options.warm_up_s
+        elif name == "warm_up" and not process.is_warm:
+            process.is_warm, seconds = True, environment.options.warm_up_s
         result = contained(inner, *args)
         if isinstance(owner, ChunkStore) and name in ("read", "load"):
             nbytes = result[0] if name == "load" else sum(chunk.nbytes for chunk in result[0])

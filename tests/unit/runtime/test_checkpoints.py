@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elasticml.data.scored_rows import with_scored_rows
 
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.scored_rows import with_scored_rows
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import CheckpointPlace, job_record
 from elasticml.runtime.checkpoints import checkpoint_store, checkpoint_writer
