@@ -111,12 +111,12 @@ def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
 
 def _format_of(source: str) -> str:
     """Return the format that a file's extension stands for."""
-    from elasticml.data.source import FORMAT_BY_SUFFIX, infer_format
+    from elasticml.data.source import infer_format, known_suffixes
 
     kind = infer_format(source)
     if kind is None:
         raise click.UsageError(
-            f"{source} has no known file extension (known: {', '.join(FORMAT_BY_SUFFIX)}): "
+            f"{source} has no known file extension (known: {', '.join(known_suffixes())}): "
             "give --format"
         )
     return kind

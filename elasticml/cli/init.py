@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _HELP = """Write a job file for a data file, with comments; only the head of the file is read.
 
-DATA is a CSV, Parquet or svmlight file, or a folder of such files. The label is a column with a
+DATA is a CSV, Parquet, svmlight or npz file, a folder of such files, or one of a format of your
+own. The label is a column with a
 usual name (label, target, class, y, outcome), else the last one, unless that holds dates or
 identifiers. Two different labels make a classification, numbers a regression. Check what it says,
 then run it.
@@ -33,6 +34,8 @@ _LABELS: Final = ("label", "target", "class", "y", "outcome")
 _LAST: Final = "the last column"
 #: Names of columns of numbers that only tell rows apart.
 _IDS: Final = ("", "id", "index", "key", "row", "rownames")
+#: Rows of data without columns whose labels are looked at.
+_ROWS_MAX: Final = 1000
 #: Integers with at most this many different values are classes.
 _CLASSES_MAX: Final = 20
 
@@ -71,6 +74,7 @@ class _Label:
 @click.command(help=_HELP, short_help="Write a job file for a data file.")
 @click.argument("data", type=click.Path(path_type=str))
 @click.option("--label", metavar="COLUMN", help="The column of the labels.")
+@click.option("--format", "kind", metavar="FORMAT", help="Its format, or module:Class of your own.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -79,24 +83,26 @@ class _Label:
     help="The job file.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
-def init(data: str, label: str | None, out: Path, verbose: bool) -> None:
+def init(data: str, label: str | None, kind: str | None, out: Path, verbose: bool) -> None:
     """Write a job file."""
-    from elasticml.data.readers.file_parts import parts_of
-    from elasticml.data.source import infer_format
+    from elasticml.data.readers.file_parts import files_of
+    from elasticml.data.source import format_named, infer_format, source_from_spec
     from elasticml.data.storage.filesystem import is_url
     from elasticml.jobs.job_file import read_job_file
 
     if out.exists():
         raise ConfigError(f"--out: {out} exists already; give another name or remove it")
-    kind = infer_format(data)
+    kind = kind or infer_format(data)
     path = data if is_url(data) else os.path.relpath(data, out.parent)
     if kind in ("csv", "parquet"):
-        found, lines = _table(parts_of(data, kind)[0].path, kind, label)
-    elif kind == "svmlight" and label is None:
-        values = _svmlight_labels(parts_of(data, kind)[0].path)
+        first = files_of(data, format_named(kind).suffixes)[0].path
+        found, lines = _table(first, kind, label)
+    elif kind is not None and label is None:
+        source = source_from_spec({"format": kind, "path": data})
+        values = next(iter(source.rows_of(0))).labels[:_ROWS_MAX].tolist()  # type: ignore[attr-defined]
         found, lines = _Label(name=None, why="", values=values), []
     else:
-        wanted = "a CSV, Parquet or svmlight file" if label is None else "--label with tables only"
+        wanted = "a known file name, or --format" if label is None else "--label with tables only"
         raise ConfigError(
             f"init: got {data!r}, wanted {wanted}; for other data write the job file yourself: "
             "elasticml schema prints its keys",
@@ -213,16 +219,6 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
             "",
         ]
     )
-
-
-def _svmlight_labels(path: str) -> list[float]:
-    from elasticml.data.readers.csv_text import head_lines
-
-    fields = (line.split(None, 1) for line in head_lines(path) if not line.startswith("#"))
-    try:
-        return [float(field[0]) for field in fields if field]
-    except ValueError:
-        raise DataError(f"{path} does not begin with labels, wanted svmlight", path=path) from None
 
 
 def _missing_words(head: TableHead) -> list[str]:

@@ -30,6 +30,7 @@ The output appears when it is complete, and replaces an older one.
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="A .parquet or .csv file."
 )
+@click.option("--format", "kind", metavar="FORMAT", help="Of DATA, or module:Class of your own.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="A column of DATA to write as well.")
 @click.option(
     "--trust",
@@ -39,21 +40,29 @@ The output appears when it is complete, and replaces an older one.
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 def predict(
-    model: str, data: str, out: Path, keep: tuple[str, ...], trust: tuple[str, ...], verbose: bool
+    model: str,
+    data: str,
+    out: Path,
+    kind: str | None,
+    keep: tuple[str, ...],
+    trust: tuple[str, ...],
+    verbose: bool,
 ) -> None:
     """Predict a file."""
+    from elasticml.data.source import source_from_spec
     from elasticml.models.loading import load_model
 
     if out.suffix not in (".parquet", ".csv"):
         raise click.UsageError(f"--out: got {str(out)!r}, wanted a name ending in .parquet or .csv")
     if out.exists() and any(Path(one).exists() and out.samefile(one) for one in (model, data)):
         raise click.UsageError(f"--out: {out} is the file to read; give another name")
-    n_rows = _write(load_model(model, trust=trust), data, out, keep)
+    rows = data if kind is None else source_from_spec({"format": kind, "path": data})
+    n_rows = _write(load_model(model, trust=trust), rows, out, keep)
     click.echo(f"predicted   {n_rows} rows")
     click.echo(f"output      {out}")
 
 
-def _write(model: Any, data: str, out: Path, keep: tuple[str, ...]) -> int:
+def _write(model: Any, data: Any, out: Path, keep: tuple[str, ...]) -> int:
     """Write predictions batch by batch under a temporary name; return the number of rows."""
     import pyarrow
     import pyarrow.csv

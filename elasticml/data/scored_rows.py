@@ -123,13 +123,13 @@ class ScoredSource:
         parts |= {"train": self.train.fingerprint(), "share": self.share, "seed": self.seed}
         return fingerprint(parts)
 
-    def blocks(self) -> list[BlockInfo]:
+    def blocks(self) -> Sequence[BlockInfo]:
         """Return the blocks of the training data, then those of the validation and test data."""
-        blocks = self.train.blocks()
+        blocks = list(self.train.blocks())
         for role, source in self.others.items():
             first = len(blocks)
             with prefix_errors(_SETTINGS[role]):
-                blocks = blocks + [replace(i, index=first + i.index) for i in source.blocks()]
+                blocks += [replace(i, index=first + i.index) for i in source.blocks()]
         return blocks
 
     def _part(self, block: int) -> tuple[Role, Source, int]:

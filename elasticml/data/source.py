@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from elasticml.data.dataset_stats import merge_summaries as merge_summaries
 from elasticml.data.dataset_stats import summarise as summarise
 from elasticml.data.storage.block_cache import cached, pin
 from elasticml.data.storage.block_file import Block
-from elasticml.errors import DataError
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.ids import ChunkId
+from elasticml.specification.settings_model import unknown_choice
+from elasticml.specification.user_objects import load_object
 from elasticml.user_cache import CacheSetting, cache_bytes_max, is_off
 
 #: Size of a text reader's byte ranges, and of a block of in-memory rows.
@@ -26,29 +27,37 @@ CHUNK_BYTES_MAX: Final = 2**20
 CHUNK_BYTES_MIN: Final = 16 * 2**10
 CHUNKS_PER_MEMBER: Final = 64
 
-#: Modules of the readers; ``source_of`` in each builds a source from the options of its format.
-#: Imported when needed.
-_READERS: Final[dict[str, str]] = {
-    "arrays": "elasticml.data.readers.arrays",
-    "chunks": "elasticml.data.readers.converted",
-    "csv": "elasticml.data.readers.tabular",
-    "dask": "elasticml.data.readers.dask_partitions",
-    "dask_table": "elasticml.data.readers.dask_tables",
-    "images": "elasticml.data.readers.images",
-    "npz": "elasticml.data.readers.npz",
-    "parquet": "elasticml.data.readers.tabular",
-    "sequences": "elasticml.data.readers.sequences",
-    "svmlight": "elasticml.data.readers.svmlight",
-    "synthetic": "elasticml.data.synthetic.sparse",
-    "synthetic_clusters": "elasticml.data.synthetic.clusters",
-    "synthetic_splice": "elasticml.data.synthetic.splice_sites",
+#: The classes of the formats of files, by their names in job files. Imported when needed.
+_FORMATS: Final[dict[str, str]] = {
+    "chunks": "elasticml.data.readers.converted:ConvertedSource",
+    "csv": "elasticml.data.readers.tabular:CsvSource",
+    "images": "elasticml.data.readers.images:ImageSource",
+    "npz": "elasticml.data.readers.npz:NpzSource",
+    "parquet": "elasticml.data.readers.tabular:ParquetSource",
+    "sequences": "elasticml.data.readers.sequences:SequenceSource",
+    "svmlight": "elasticml.data.readers.svmlight:SvmlightSource",
 }
-
-#: Module of training data with validation and test rows, which is built on this one.
-_SCORED: Final = "elasticml.data.scored_rows"
+#: The same of rows that members generate.
+_GENERATED: Final[dict[str, str]] = {
+    "synthetic": "elasticml.data.synthetic.sparse:ShapedSource",
+    "synthetic_clusters": "elasticml.data.synthetic.clusters:ClusterSource",
+    "synthetic_splice": "elasticml.data.synthetic.splice_sites:SpliceSource",
+}
+#: The formats that a job file can name.
+FILE_FORMATS: Final = (*_FORMATS, *_GENERATED)
+#: The key of a spec in which the listing of its files travels.
+FILES: Final = "files"
 #: The format of data of which only the costs are known, see :mod:`elasticml.sim`.
 COSTS: Final = "costs"
-_COSTS: Final = "elasticml.sim.cost_only_job"
+#: Functions that build what has no file from its spec. ``scored`` is in a spec beside another
+#: source's format.
+_BUILDERS: Final[dict[str, str]] = {
+    "arrays": "elasticml.data.readers.arrays:source_of",
+    "dask": "elasticml.data.readers.dask_partitions:source_of",
+    "dask_table": "elasticml.data.readers.dask_tables:source_of",
+    COSTS: "elasticml.sim.cost_only_job:source_of",
+    "scored": "elasticml.data.scored_rows:scored_source_of",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +93,7 @@ class Source(Protocol):
         """Return 16 hex digits that change with the data or the reading options."""
         ...
 
-    def blocks(self) -> list[BlockInfo]:
+    def blocks(self) -> Sequence[BlockInfo]:
         """Return the blocks, without reading them.
 
         Raises
@@ -135,22 +144,41 @@ def source_from_spec(spec: Mapping[str, Any], path: str = "data") -> Source:
     ConfigError
         When the format or a key is unknown, or a setting is out of range.
     """
-    if spec.get("scored") is not None:
-        wrapped: Source = importlib.import_module(_SCORED).scored_source_of(spec)
-        return wrapped
-    from elasticml.specification.data import DATA_SPECS
-    from elasticml.specification.settings_model import read_settings, unknown_choice
+    name = "scored" if spec.get("scored") is not None else spec.get("format")
+    if name in _BUILDERS:
+        built: Source = load_object(_BUILDERS[name])(spec)
+        return built
+    kind = format_named(name, path)
+    return listed_once(kind.of_spec(spec, path))
 
-    name = spec.get("format")
-    if name == COSTS:
-        hollow: Source = importlib.import_module(_COSTS).source_of(spec)
-        return hollow
-    if not isinstance(name, str) or name not in DATA_SPECS:
-        raise unknown_choice(name, sorted(DATA_SPECS), f"{path}.format")
-    options = {k: v for k, v in spec.items() if k != "format" and v is not None}
-    settings = read_settings(DATA_SPECS[name], options, path)
-    source: Source = importlib.import_module(_READERS[name]).source_of(settings)
-    return listed_once(source)
+
+def format_named(name: object, path: str = "data") -> Any:
+    """Return the class of a format: a name in job files, or the import path of a user's class.
+
+    Raises
+    ------
+    ConfigError
+        When there is none; ``path`` is the section with the name.
+    """
+    if isinstance(name, str) and name in FILE_FORMATS:
+        return load_object({**_FORMATS, **_GENERATED}[name])
+    if not isinstance(name, str) or ":" not in name:
+        raise unknown_choice(name, FILE_FORMATS, f"{path}.format")
+    try:
+        kind = load_object(name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}.format: {name} cannot be imported ({one_line(error)}); the module must be "
+            "importable where the job runs",
+            path=f"{path}.format",
+        ) from None
+    if not callable(getattr(kind, "of_spec", None)):
+        raise ConfigError(
+            f"{path}.format: {name} is no format, wanted a subclass of "
+            "elasticml.data.formats.FileFormat",
+            path=f"{path}.format",
+        )
+    return kind
 
 
 def listed_once(source: Source) -> Source:
@@ -307,25 +335,21 @@ def read_chunks(
     return [by_id[id] for id in ids]
 
 
-#: Format by file suffix; suffixes of compression are removed first.
-FORMAT_BY_SUFFIX: Final = {
-    ".svm": "svmlight",
-    ".svmlight": "svmlight",
-    ".libsvm": "svmlight",
-    ".csv": "csv",
-    ".npz": "npz",
-    ".parquet": "parquet",
-}
 _COMPRESSED: Final = (".gz", ".bz2", ".xz")
 #: File that describes a folder of chunks; it is written last.
 CHUNKS_MANIFEST: Final = "chunks.json"
 
 
-def format_of_suffix(name: str) -> str | None:
-    """Return the format that the suffix of a file name or URL implies; None if it is unknown."""
+def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
+    """Whether a file name or URL has one of the suffixes, before those of compression."""
     for end in _COMPRESSED:
         name = name.removesuffix(end)
-    return FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower())
+    return PurePosixPath(name).suffix.lower() in suffixes
+
+
+def known_suffixes() -> dict[str, str]:
+    """Return the name of the format of each known suffix of a file."""
+    return {end: name for name in _FORMATS for end in format_named(name).suffixes}
 
 
 def infer_format(name: str) -> str | None:
@@ -333,11 +357,16 @@ def infer_format(name: str) -> str | None:
 
     None if it implies none, or the files of a folder have different formats.
     """
-    format = format_of_suffix(name)
+    by_suffix = known_suffixes()
+
+    def format_of(file: str) -> str | None:
+        return next((by_suffix[end] for end in by_suffix if has_suffix(file, (end,))), None)
+
+    format = format_of(name)
     if format is not None or "://" in name or not os.path.isdir(name):
         return format
     files = [file for file in os.listdir(name) if file[0] not in "_."]
     if CHUNKS_MANIFEST in files:
         return "chunks"
-    formats = {format_of_suffix(file) for file in files} - {None}
+    formats = {format_of(file) for file in files} - {None}
     return formats.pop() if len(formats) == 1 else None

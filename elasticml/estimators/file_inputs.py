@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +14,9 @@ from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.readers.files import open_binary
 from elasticml.data.readers.tabular import TableSource
 from elasticml.data.source import (
-    FORMAT_BY_SUFFIX,
     Source,
     infer_format,
+    known_suffixes,
     load_all,
     source_from_spec,
     survey_all,
@@ -130,7 +129,7 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
     kind = infer_format(name)
     if kind is None:
         raise ConfigError(
-            f"the name {name} does not imply a format (known are {', '.join(FORMAT_BY_SUFFIX)}, "
+            f"the name {name} does not imply a format (known are {', '.join(known_suffixes())}, "
             ".npy, or a folder of such files): give a source, such as em.read_svmlight(path)",
             path=name,
         )
@@ -156,7 +155,7 @@ def _rows(
             key="by",
         )
     if given is not None and given.encoder is not None and isinstance(source, TableSource):
-        source = replace(source, encoder=given.encoder)
+        source = source.model_copy(update={"encoder": given.encoder})
     ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
     chunks = load_all(ready)
     if not chunks:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from elasticml.data.source import Source, infer_format, source_from_spec
+from elasticml.data.source import (
+    FILE_FORMATS,
+    Source,
+    format_named,
+    infer_format,
+    source_from_spec,
+)
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, shown
 from elasticml.jobs.job_record import SECTIONS
@@ -29,7 +35,6 @@ from elasticml.specification.algorithms import (
     ImportedAlgorithm,
     Scale,
 )
-from elasticml.specification.data import FILE_FORMATS
 from elasticml.specification.linear import NAMED, resolved
 from elasticml.specification.sections import (
     CLUSTERS,
@@ -426,8 +431,7 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
             f"wanted one of {', '.join(FILE_FORMATS)}",
             path="data.format",
         )
-    if not _is_one_of(spec["format"], FILE_FORMATS):
-        raise unknown_choice(spec["format"], FILE_FORMATS, "data.format")
+    format_named(spec["format"])
     test = section.get("test")
     if test is None:
         return source_from_spec(spec), None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -17,11 +16,10 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from elasticml.data.source import FORMAT_BY_SUFFIX
+from elasticml.data.source import FILE_FORMATS, format_named
 from elasticml.policies.registry import LOCAL_WORK, OFF, POLICIES
 from elasticml.policies.validation import NAME, settings_of
 from elasticml.specification.algorithms import ImportedAlgorithm, Scale
-from elasticml.specification.data import DATA_SPECS, FILE_FORMATS
 from elasticml.specification.linear import NAMED
 from elasticml.specification.sections import (
     CLUSTERS,
@@ -36,19 +34,23 @@ from elasticml.specification.sections import (
     Stop,
     Validate,
 )
-from elasticml.specification.settings_model import names_by_key
+from elasticml.specification.settings_model import documented_parameters, names_by_key
 from elasticml.specification.simulator import WorldOptions
 
 SCHEMA_ID = "urn:elasticml:job-file"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SIZE = {"type": ["integer", "string", "null"]}
 _Schema = dict[str, Any]
+#: The import path of a user's class.
+_OWN = r"^[\w.]+:[\w.]+$"
 
 
 def job_schema() -> _Schema:
     """Return the JSON schema (draft 2020-12) of a job file."""
     definitions: dict[str, _Schema] = {}
     data = [_data(name, definitions) for name in FILE_FORMATS]
+    own = {"properties": {"format": {"type": "string", "pattern": _OWN}}, "required": ["format"]}
+    data.append(_described("a format of your own, as module:Class", type="object", **own))
     algorithms = [_algorithm(name, definitions) for name in NAMED]
     algorithms.append(_ref(ImportedAlgorithm, definitions))
     clusters = [_cluster(kind, definitions) for kind in CLUSTERS]
@@ -119,7 +121,7 @@ def _section(
 
 def _data(name: str, definitions: dict[str, _Schema]) -> _Schema:
     """Return the branch of a data format: the reader's options, and the job's own keys."""
-    kind = DATA_SPECS[name]
+    kind = format_named(name)
     branch = _schema_of(kind, definitions)
     options = branch["properties"]
     test = {"type": "object", "properties": options, "additionalProperties": False}
@@ -142,8 +144,8 @@ def _data(name: str, definitions: dict[str, _Schema]) -> _Schema:
         ),
         "scale": _plain("as algorithm.scale", enum=[*get_args(Scale), None]),
     }
-    # Suffixes imply the other formats.
-    named = ["format"] if name not in {"chunks", *FORMAT_BY_SUFFIX.values()} else []
+    # Suffixes and the manifest of a folder of chunks imply the format.
+    named = [] if kind.suffixes or name == "chunks" else ["format"]
     branch["required"] = [*named, *branch.get("required", [])]
     return _define(f"data_{name}", branch, definitions)
 
@@ -169,7 +171,6 @@ def _policies(definitions: dict[str, _Schema]) -> _Schema:
         _define(f"policy_{name}", _policy(name, definitions), definitions) for name in POLICIES
     ]
     off = {name: {"enum": [OFF, None, False]} for name in POLICIES}
-    own = r"^[\w.]+:[\w.]+$"
     items = [
         {"enum": [*POLICIES]},
         *branches,
@@ -181,8 +182,8 @@ def _policies(definitions: dict[str, _Schema]) -> _Schema:
             minProperties=1,
             maxProperties=1,
         ),
-        _described("a policy of your own, as module:Class", type="string", pattern=own),
-        {"type": "object", "properties": {NAME: {"pattern": own}}, "required": [NAME]},
+        _described("a policy of your own, as module:Class", type="string", pattern=_OWN),
+        {"type": "object", "properties": {NAME: {"pattern": _OWN}}, "required": [NAME]},
     ]
     described = f"decisions between rounds; at most one of {' and '.join(LOCAL_WORK)}"
     return _described(described, type=["array", "null"], items={"anyOf": items})
@@ -259,7 +260,7 @@ def _field_descriptions(kind: Any) -> Mapping[str, str]:
     above_class = kind.__mro__[1]
     is_section = "model_fields" in dir(above_class) and above_class.model_fields
     inherited = _field_descriptions(above_class) if is_section else {}
-    texts = {**inherited, **_documented_parameters(inspect.getdoc(kind) or "")}
+    texts = {**inherited, **{n: text for n, (_, text) in documented_parameters(kind).items()}}
     source = inspect.getsource(kind)
     lines = [line.strip() for line in source.splitlines()]
     tree = ast.parse(source).body[0]
@@ -273,18 +274,4 @@ def _field_descriptions(kind: Any) -> Mapping[str, str]:
                 line -= 1
             if above:
                 texts[node.target.id] = " ".join(above)
-    return texts
-
-
-def _documented_parameters(docstring: str) -> dict[str, str]:
-    _, _, section = docstring.partition("Parameters\n----------\n")
-    section = re.split(r"\n\n[A-Z][a-z]+\n-{4,}\n", section)[0]
-    texts: dict[str, str] = {}
-    keys: list[str] = []
-    for line in section.splitlines():
-        if line and not line.startswith(" "):
-            keys = [key.strip() for key in line.partition(" : ")[0].split(",")]
-        elif line.strip():
-            for key in keys:
-                texts[key] = f"{texts.get(key, '')} {line.strip()}".strip()
     return texts

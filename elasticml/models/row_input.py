@@ -140,7 +140,7 @@ class RowInput:
 
         format = None
         if isinstance(data, TableSource):
-            format, data = data.settings.format, data.path
+            format, data = data.format, data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
         if name.endswith(".npy"):
             rows = _array_in(name)

@@ -23,16 +23,20 @@ These values are known only while the job runs, and stay "auto" in the record:
 from __future__ import annotations
 
 import difflib
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
+from types import GenericAlias
+from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    GetPydanticSchema,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -86,6 +90,14 @@ ShareAbove0 = Annotated[float, Field(gt=0, le=1), KEEP_INT]
 Flag = Annotated[bool, Field(strict=True)]
 #: Type of a source's stored values.
 Dtype = Literal["float64", "float32"]
+
+
+#: Lets a tuple be given as any sequence, to type checkers too.
+AS_TUPLE = GetPydanticSchema(
+    lambda kind, handler: handler(GenericAlias(tuple, (*get_args(kind), ...)))
+)
+#: The same of a tuple of two.
+AS_PAIR = GetPydanticSchema(lambda kind, handler: handler(GenericAlias(tuple, 2 * get_args(kind))))
 
 
 class Explained:
@@ -151,6 +163,8 @@ class SettingsModel(Explained, BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """Yield the settings that differ from their defaults."""
         for name, field in type(self).model_fields.items():
+            if not field.repr:
+                continue
             value = getattr(self, name)
             if field.is_required() or value != field.get_default(call_default_factory=True):
                 yield name, value
@@ -238,6 +252,24 @@ def names_by_key(kind: Any) -> dict[str, str]:
 def keys_of(kind: type) -> list[str]:
     """Return the keys of a section as they are spelled in job files."""
     return list(names_by_key(kind))
+
+
+def documented_parameters(kind: type) -> dict[str, tuple[str, str]]:
+    """Return type and text of each parameter in the docstrings of a class and its bases."""
+    found: dict[str, tuple[str, str]] = {}
+    for one in reversed(kind.__mro__):
+        text = inspect.cleandoc(one.__dict__.get("__doc__") or "")
+        _, _, section = text.partition("Parameters\n----------\n")
+        section = re.split(r"\n\n[A-Z][a-z]+\n-{4,}\n", section)[0]
+        names: list[str] = []
+        for line in section.splitlines():
+            if line and not line.startswith(" "):
+                words, _, type_text = line.partition(" : ")
+                names = [name.strip() for name in words.split(",")]
+                found.update(dict.fromkeys(names, (type_text, "")))
+            elif line.strip():
+                found |= {n: (found[n][0], f"{found[n][1]} {line.strip()}".strip()) for n in names}
+    return found
 
 
 def default_of(kind: type[BaseModel], name: str) -> Any:

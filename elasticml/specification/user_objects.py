@@ -128,7 +128,8 @@ def without_marks(text: str) -> str:
 
 def _paths(sections: Mapping[str, Any]) -> list[str]:
     section = {k: v for k, v in (sections.get("algorithm") or {}).items() if k != "warm_start"}
-    named = json.dumps([section, sections.get("policies")], default=str)
+    formats = [(sections.get(key) or {}).get("format") for key in ("data", "test")]
+    named = json.dumps([section, sections.get("policies"), formats], default=str)
     return sorted(set(_BY_VALUE.findall(named)))
 
 

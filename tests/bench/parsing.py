@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_svmlight_file
 
-from elasticml.data.readers.files import block_pieces, file_info
 from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.source import read_block
 from tests.bench import harness
@@ -66,11 +65,11 @@ def over_blocks(source, work, n_threads):
 def ways_of(path, cache):
     """Return what is timed: a method and a number of threads to a call without arguments."""
     source = read_svmlight(str(path), zero_based=False)
-    facts = file_info(str(path))
+    blocks = source.blocks()
 
     def parse(block):
-        for piece in block_pieces(str(path), block, facts):
-            source._parse(piece, 1, {})
+        for _ in source.read_rows(blocks[block]):
+            pass
 
     def read(block):
         source.read(block, CHUNK_BYTES, 1)

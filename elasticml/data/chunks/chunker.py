@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,8 @@ class Rows:
     """Consecutive rows as parsed by a reader, before they are partitioned into chunks.
 
     ``labels`` (n,), ``weights`` (n,) or None; either ``dense`` (n, d), or ``indptr`` (n + 1,),
-    ``indices`` and ``values`` (stored,), indices ascending within a row.
+    ``indices`` and ``values`` (stored,), indices ascending within a row. ``notes`` for the user:
+    counts by sentences with ``{}``.
     """
 
     labels: NDArray[np.float64]
@@ -39,6 +41,7 @@ class Rows:
     indptr: NDArray[np.int64] | None = None
     indices: NDArray[np.int32] | None = None
     values: NDArray[Any] | None = None
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
 def row_bounds(row_bytes: NDArray[np.int64], chunk_bytes: int) -> NDArray[np.int64]:

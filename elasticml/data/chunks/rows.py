@@ -236,7 +236,7 @@ def cut_rows(
     rows: Rows, n_columns: int | None, name: str, block: int, chunk_bytes: int, dtype: Dtype
 ) -> tuple[list[Chunk], BlockSummary]:
     """Partition a block's rows into chunks of at most ``n_columns`` columns, and summarise them."""
-    counts: dict[str, int] = {}
+    counts = dict(rows.notes)
     if n_columns is not None:
         rows = fit_columns(rows, n_columns, counts)
     chunks = cut(rows, name, block, chunk_bytes, dtype=dtype)
@@ -250,8 +250,10 @@ def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:
     Narrower dense rows are unchanged: their chunks span fewer columns than the model.
     """
     sentence = f"{{}} values in columns beyond the {n_columns} of the model were dropped"
+    if rows.n_columns == n_columns:
+        return rows
     if rows.dense is not None:
-        if rows.n_columns <= n_columns:
+        if rows.n_columns < n_columns:
             return rows
         dropped = int(np.count_nonzero(rows.dense[:, n_columns:]))
         counts[sentence] = counts.get(sentence, 0) + dropped
@@ -260,7 +262,6 @@ def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:
         )
     assert rows.indptr is not None
     assert rows.indices is not None
-    assert rows.values is not None
     keep = rows.indices < n_columns
     counts[sentence] = counts.get(sentence, 0) + int(len(keep) - keep.sum())
     kept_before = np.concatenate(([0], np.cumsum(keep)))
@@ -269,5 +270,5 @@ def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:
         n_columns=n_columns,
         indptr=kept_before[rows.indptr],
         indices=rows.indices[keep],
-        values=rows.values[keep],
+        values=None if rows.values is None else rows.values[keep],
     )

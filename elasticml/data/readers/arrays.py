@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from numpy.typing import ArrayLike
 
 from elasticml.data.chunks.by_columns import COLUMNS, check_by, rows_by_columns
-from elasticml.data.chunks.chunk import Chunk, Dtype
+from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import (
     cut_rows,
@@ -17,9 +18,8 @@ from elasticml.data.chunks.rows import (
     rows_of_arrays,
     slice_rows,
 )
-from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.files import fingerprint
-from elasticml.data.readers.single_pass_source import SinglePassSource
 from elasticml.data.source import (
     BLOCK_BYTES,
     BlockInfo,
@@ -27,8 +27,14 @@ from elasticml.data.source import (
 )
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size
-from elasticml.specification.data import ArraysSpec
-from elasticml.specification.settings_model import unknown_choice
+from elasticml.specification.settings_model import (
+    Count,
+    Dtype,
+    Index,
+    SettingsModel,
+    read_settings,
+    unknown_choice,
+)
 
 #: Arrays in memory are sent from the client through the scheduler; larger ones are refused.
 IN_MEMORY_BYTES_MAX: Final = 2 * 2**30
@@ -86,21 +92,35 @@ def from_arrays(
     return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
 
 
-def source_of(spec: ArraysSpec) -> ArraySource:
+class ArraysSpec(SettingsModel):
+    """What the spec of arrays in memory says: they are sent with the job."""
+
+    format: Literal["arrays"]
+    fingerprint: str
+    rows: Index
+    columns: Index
+    nbytes: Index
+    dtype: Dtype = "float64"
+    n_columns: Count | None = None
+    by: Literal["rows", "columns"] = "rows"
+
+
+def source_of(spec: Mapping[str, Any]) -> ArraySource:
     """Build a placeholder for arrays in memory: it lists its blocks, but cannot read them."""
+    told = read_settings(ArraysSpec, spec, "data")
     return ArraySource(
         rows=None,
-        shape=(spec.rows, spec.columns),
-        nbytes=spec.nbytes,
-        dtype=spec.dtype,
-        name=spec.fingerprint,
-        n_columns=spec.n_columns,
-        by=spec.by,
+        shape=(told.rows, told.columns),
+        nbytes=told.nbytes,
+        dtype=told.dtype,
+        name=told.fingerprint,
+        n_columns=told.n_columns,
+        by=told.by,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ArraySource(SinglePassSource):
+class ArraySource:
     """Arrays in memory, in blocks of rows of about 8 MiB; readable only in the client process."""
 
     #: None in a placeholder built from a spec.
@@ -113,6 +133,10 @@ class ArraySource(SinglePassSource):
     n_columns: int | None = None
     #: Whether the rows of chunks are examples ("rows") or features ("columns").
     by: Literal["rows", "columns"] = "rows"
+
+    #: Blocks need no survey, and are not worth caching.
+    needs_survey: ClassVar[bool] = False
+    is_costly: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         n_rows, columns, nbytes = self._sizes()
@@ -141,7 +165,15 @@ class ArraySource(SinglePassSource):
 
     def with_columns(self, n_columns: int) -> Self:
         """Return a source with ``n_columns`` columns; unchanged if by columns (then examples)."""
-        return self if self.by == COLUMNS else SinglePassSource.with_columns(self, n_columns)
+        return self if self.by == COLUMNS else replace(self, n_columns=n_columns)
+
+    def with_stats(self, facts: DatasetStats) -> Self:
+        """Return a source that reads test data with the columns of the training data."""
+        return self.with_columns(facts.n_columns)
+
+    def survey(self, block: int) -> BlockSummary:
+        """Read and summarise a block; there is no need."""
+        return self.read(block, None, 1)[1]
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over the arrays and the options."""

@@ -26,7 +26,14 @@ from elasticml.data.dataset_stats import (
 )
 from elasticml.data.readers.converted import VERSION, ConvertedSource
 from elasticml.data.readers.files import fingerprint
-from elasticml.data.source import BLOCK_BYTES, CHUNK_BYTES_MAX, CHUNKS_MANIFEST, Source, survey_all
+from elasticml.data.source import (
+    BLOCK_BYTES,
+    CHUNK_BYTES_MAX,
+    CHUNKS_MANIFEST,
+    FILES,
+    Source,
+    survey_all,
+)
 from elasticml.data.storage.block_file import PART, SUFFIX, write_block
 from elasticml.data.storage.filesystem import reason_of, remedy_of
 from elasticml.errors import ConfigError, DataError
@@ -99,7 +106,8 @@ def convert(
         )
     before = source.fingerprint()  # "ready" lists its files once
     ready = survey_all(source) if like is None else source.with_stats(like)
-    spec = {key: value for key, value in ready.spec().items() if key != "path"}
+    described = {key: value for key, value in ready.spec().items() if key != FILES}
+    spec = {key: value for key, value in described.items() if key != "path"}
     origin = ready.fingerprint()
     name = fingerprint({"of": origin, "settings": spec, "chunk_bytes": chunk_bytes})
     with _part_of(place) as part:
@@ -108,7 +116,7 @@ def convert(
         if source.fingerprint() != before:
             raise DataError("the data changed while being read; convert them again")
         with _writing(place):
-            _write_manifest(part, writer, name, ready.spec(), chunk_bytes)
+            _write_manifest(part, writer, name, described, chunk_bytes)
             os.rename(part, place)
     return ConvertedSource(path=str(place))
 

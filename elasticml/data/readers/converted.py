@@ -5,35 +5,44 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, Field
 
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import OVERHEAD_BYTES
 from elasticml.data.chunks.rows import cut_rows, rows_of_chunk
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
-from elasticml.data.readers.files import absolute
-from elasticml.data.readers.single_pass_source import SinglePassSource
+from elasticml.data.formats import Format, LocalOrUrl, reader
 from elasticml.data.source import CHUNKS_MANIFEST, BlockInfo
 from elasticml.data.storage.block_file import Block, map_block
 from elasticml.data.storage.filesystem import is_url
 from elasticml.data.storage.untrusted_files import check_regular, reads_untrusted_files
 from elasticml.errors import ConfigError, DataError, one_line
-from elasticml.specification.data import ChunksSpec
 
 VERSION: Final = 2
 
 
-def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSource:
+def _local(path: str) -> str:
+    if is_url(path):
+        raise ConfigError(
+            f"data.path is {path}, wanted a folder on a disk that all members can access: chunk "
+            "files are memory-mapped; copy the folder there",
+            key="data.path",
+        )
+    return path
+
+
+@reads_untrusted_files
+class ConvertedSource(Format):
     """Return a source for a folder of chunk files; nothing is read yet.
 
     Parameters
     ----------
     path : str
         A folder written by ``elasticml convert``, on a disk that all members can access.
-    n_columns : int, optional
-        Number of columns; values beyond them are dropped and counted in a note.
 
     Raises
     ------
@@ -44,31 +53,18 @@ def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSourc
     --------
     >>> source = em.read_converted("flights.chunks")  # written by elasticml convert
     """
-    return source_of(ChunksSpec(path=str(path), n_columns=n_columns))
 
+    format = "chunks"
+    reader = "read_converted"
 
-def source_of(spec: ChunksSpec) -> ConvertedSource:
-    """Build the source from the options of ``format: chunks``."""
-    if is_url(spec.path):
-        raise ConfigError(
-            f"data.path is {spec.path}, wanted a folder on a disk that all members can access: "
-            "chunk files are memory-mapped; copy the folder there",
-            key="data.path",
-        )
-    return ConvertedSource(path=absolute(spec.path), n_columns=spec.n_columns)
+    path: Annotated[LocalOrUrl, AfterValidator(_local)] = Field(
+        kw_only=False, description="folder written by elasticml convert"
+    )
 
-
-@reads_untrusted_files
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertedSource(SinglePassSource):
-    """A folder with one file of chunks for each block."""
-
-    path: str
-    n_columns: int | None = None
-
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt."""
-        return {"format": "chunks", "path": self.path, "n_columns": self.n_columns}
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.dtype != "float64":
+            raise ValueError(f"dtype: got {self.dtype}, and chunks keep the type that they have")
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over the original source, its version, and the reading options."""
@@ -128,7 +124,7 @@ class ConvertedSource(SinglePassSource):
             summary = replace(summary, **described, encoder=manifest.get("encoder"))
         return self._narrowed(chunks, summary)
 
-    def with_stats(self, facts: DatasetStats) -> ConvertedSource:
+    def with_stats(self, facts: DatasetStats) -> Self:
         """Return a source that reads test data with the columns of the training data.
 
         Raises
@@ -203,3 +199,6 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
         )
     checked: Mapping[str, Any] = manifest
     return checked
+
+
+read_converted = reader(ConvertedSource)

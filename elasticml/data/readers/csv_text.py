@@ -17,7 +17,7 @@ import pyarrow.compute
 import pyarrow.csv
 
 from elasticml.data.readers.files import (
-    FileInfo,
+    FileBlock,
     Piece,
     block_pieces,
     file_info,
@@ -115,10 +115,11 @@ class Words:
     refused: Collection[str] = ()
 
 
-def csv_texts(path: str, block: int, info: FileInfo, format: CsvFormat) -> Iterator[CsvText]:
+def csv_texts(block: FileBlock, format: CsvFormat) -> Iterator[CsvText]:
     """Yield the non-blank pieces of one block."""
-    names = csv_columns(path, info.token, format).names
-    for piece in block_pieces(path, block, info):
+    path = block.file.path
+    names = csv_columns(path, block.file.token, format).names
+    for piece in block_pieces(block):
         skipped = 0
         if format.header and piece.offset == 0:
             skipped = piece.text.find(b"\n") + 1 or len(piece.text)
@@ -290,9 +291,9 @@ def _records(lines: Any, delimiter: str) -> Any:
 
 def head_lines(path: str) -> list[str]:
     """Return the first thousand lines of a text file, plain or compressed."""
-    info, head = file_info(path), list[bytes]()
-    for block in text_blocks(info):
-        for piece in block_pieces(path, block.index, info):
+    head = list[bytes]()
+    for block in text_blocks(file_info(path)):
+        for piece in block_pieces(block):
             head += piece.text.split(b"\n", HEAD_LINES + 1)[: HEAD_LINES + 1]
             if len(head) > HEAD_LINES:
                 return [line.decode("utf-8-sig", "replace") + "\n" for line in head]

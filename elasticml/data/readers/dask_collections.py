@@ -9,14 +9,14 @@ from elasticml.data.chunks.chunk import Dtype
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
     DaskSource,
+    DaskSpec,
     array_source,
     partition_graph,
     row_parts,
 )
 from elasticml.data.readers.dask_tables import column_types, table_source
-from elasticml.data.readers.table_encoding import ColumnType
+from elasticml.data.readers.table_encoding import ColumnType, Fill
 from elasticml.errors import ConfigError
-from elasticml.specification.data import DaskSpec, Fill
 from elasticml.specification.settings_model import unknown_choice
 
 

@@ -17,12 +17,12 @@ from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import COLUMNS, ROOTS, TARGETS
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
+    DaskSpec,
     RowParts,
     matrix_of_part,
     partition_graph,
     vector_of_part,
 )
-from elasticml.specification.data import DaskSpec
 
 
 def column_source(

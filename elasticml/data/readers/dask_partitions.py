@@ -9,20 +9,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self, TypeGuard, cast
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.by_columns import COLUMNS
-from elasticml.data.chunks.chunk import Chunk, Dtype
+from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import cut_rows, rows_of_arrays
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
-from elasticml.specification.data import DaskSpec
+from elasticml.specification.settings_model import (
+    Count,
+    Dtype,
+    Index,
+    SettingsModel,
+    read_settings,
+)
 
 #: A key of Dask.
 Key = Any
@@ -38,6 +44,28 @@ class PartitionGraph:
     inputs: tuple[tuple[Key, ...], ...]
     #: Blocks are joined of pieces of partitions; a piece is cut where its partition is.
     joins: bool = False
+
+
+class DaskSpec(SettingsModel):
+    """Partitions of Dask arrays.
+
+    The graph of the collections is not part of the spec: the client sends it with the job.
+    """
+
+    format: ClassVar[str] = "dask"
+
+    #: Digest of the partitions' keys.
+    fingerprint: str
+    #: Rows of each partition; None: unknown until it is read.
+    rows: tuple[Index | None, ...]
+    #: Columns; None: unknown.
+    columns: Index | None = None
+    #: Type of the stored values.
+    dtype: Dtype = "float64"
+    #: Number of columns; values beyond them are dropped and counted in a note.
+    n_columns: Count | None = None
+    #: Whether the rows of chunks are examples ("rows") or features ("columns").
+    by: Literal["rows", "columns"] = "rows"
 
 
 class PartitionSource(Protocol):
@@ -253,9 +281,14 @@ def vector_of_part(values: Any) -> NDArray[Any]:
     return np.ravel(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
 
 
-def source_of(spec: DaskSpec) -> DaskArraySource:
+def source_of(spec: Mapping[str, Any]) -> DaskArraySource:
     """Build the source that scheduler and members have: without the graph."""
-    return DaskArraySource(settings=spec)
+    return DaskArraySource(settings=read_settings(DaskSpec, without_format(spec), "data"))
+
+
+def without_format(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a spec."""
+    return {key: value for key, value in spec.items() if key != "format" and value is not None}
 
 
 # In the client: describe collections, and collect their graph.

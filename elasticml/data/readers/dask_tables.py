@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow
@@ -16,11 +16,13 @@ from elasticml.data.readers.dask_partitions import (
     partition_graph,
     partition_title,
     partitions_of,
+    without_format,
 )
 from elasticml.data.readers.table_encoding import (
     ColumnType,
     TableColumns,
     TableEncoder,
+    TableOptions,
     columns_of_survey,
     encoder_from_json,
     fit_encoder,
@@ -32,7 +34,24 @@ from elasticml.data.readers.table_encoding import (
 from elasticml.data.readers.tabular import column_moments
 from elasticml.data.source import BLOCK_BYTES, BlockInfo
 from elasticml.errors import ConfigError, DataError, one_line, shown
-from elasticml.specification.data import DaskTableSpec
+from elasticml.specification.settings_model import Count, read_settings
+
+
+class DaskTableSpec(TableOptions):
+    """Partitions of Dask tables."""
+
+    format: ClassVar[str] = "dask_table"
+
+    path: str = "the Dask collection"
+    #: Digest of the partitions' keys.
+    fingerprint: str
+    #: Number of partitions.
+    partitions: Count
+    #: Names of all columns, and their types.
+    names: tuple[str, ...]
+    types: tuple[Literal["number", "boolean", "text", "date"], ...]
+    #: Columns that come from collections of their own, such as the labels; the last of ``names``.
+    joined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,12 +180,11 @@ def _arrow_column(values: Any) -> Any:
     return pyarrow.array(np.ravel(np.asarray(values)), from_pandas=True)
 
 
-def source_of(spec: DaskTableSpec) -> DaskTableSource:
+def source_of(spec: Mapping[str, Any]) -> DaskTableSource:
     """Build the source that scheduler and members have: without the graph."""
-    fitted = spec.encoder
+    settings = read_settings(DaskTableSpec, without_format(spec), "data")
     return DaskTableSource(
-        settings=spec.model_copy(update={"encoder": None}),
-        encoder=None if fitted is None else encoder_from_json(fitted),
+        settings=settings.model_copy(update={"encoder": None}), encoder=settings.encoder
     )
 
 

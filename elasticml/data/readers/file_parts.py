@@ -1,4 +1,4 @@
-"""Data in several files of one format: a folder, or a pattern such as ``logs/2026-*.csv``.
+"""The files of a source and their blocks: a file, a folder, or a pattern such as ``2026-*.csv``.
 
 Dask and Spark write such folders. The files come in natural order, so that ``part.2`` is before
 ``part.10``. Their columns and their types are those of the first file.
@@ -6,24 +6,28 @@ Dask and Spark write such folders. The files come in natural order, so that ``pa
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from elasticml.data.readers.files import (
     Compression,
-    FileInfo,
+    DataFile,
+    FileBlock,
     fingerprint,
     info_of,
     missing,
     unusable,
     version_of,
 )
-from elasticml.data.source import BlockInfo, format_of_suffix
+from elasticml.data.source import has_suffix
 from elasticml.data.storage.filesystem import join, system_of
 from elasticml.errors import ConfigError, DataError
 
@@ -32,30 +36,11 @@ _DIGITS: Final = re.compile(r"(\d+)")
 _COMPRESSIONS: Final[Mapping[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One of the files."""
-
-    path: str
-    info: FileInfo
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartBlock:
-    """A block of one of the files."""
-
-    part: Part
-    #: Its number in the file.
-    index: int
-    #: Its number in all files, and what is known of it.
-    block: BlockInfo
-
-
-def parts_of(path: str, format: str) -> tuple[Part, ...]:
+def files_of(path: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
     """Return the file of a path, or the files of a folder or a pattern, in natural order.
 
     Left out are empty files, those whose names begin with ``_`` or ``.``, and, where any file of a
-    folder has a suffix of the format, those without one.
+    folder has one of the suffixes, those without one.
 
     Raises
     ------
@@ -70,7 +55,7 @@ def parts_of(path: str, format: str) -> tuple[Part, ...]:
         if pattern is None or system.exists(inner):
             about = system.info(inner)
             if about["type"] != "directory":
-                return (Part(path=path, info=info_of(path, inner, about)),)
+                return (info_of(path, inner, about),)
             base, found = path, {e["name"]: e for e in system.ls(inner, detail=True, refresh=True)}
         else:
             base = path[: pattern.start()].rpartition("/")[0]
@@ -81,19 +66,23 @@ def parts_of(path: str, format: str) -> tuple[Part, ...]:
         raise missing(path) from None
     except (OSError, ImportError, ValueError) as error:
         raise unusable(path, "accessed", error) from None
-    return _visible(path, base, inner, found, format)
+    return _visible(path, base, inner, found, suffixes)
 
 
 def _visible(
-    path: str, base: str, inner: str, found: Mapping[str, Mapping[str, Any]], format: str
-) -> tuple[Part, ...]:
+    path: str,
+    base: str,
+    inner: str,
+    found: Mapping[str, Mapping[str, Any]],
+    suffixes: Sequence[str],
+) -> tuple[DataFile, ...]:
     prefix = inner.rstrip("/") + "/"
     # Some file systems include the host in file names; "inner" does not have it.
     names = {name.rstrip("/").partition(prefix)[2]: entry for name, entry in found.items()}
     names = {name: e for name, e in names.items() if PurePosixPath(name).name[:1] not in ("_", ".")}
     folders = sorted(name for name, entry in names.items() if entry["type"] == "directory")
     files = sorted((name for name in names if name not in folders), key=_natural)
-    named = [name for name in files if format_of_suffix(name) == format]
+    named = [name for name in files if has_suffix(name, suffixes)]
     files = [name for name in named or files if names[name]["size"]]
     if not files:
         what = f"the folder {path} has" if base == path else f"the pattern {path} matches"
@@ -106,17 +95,14 @@ def _visible(
             path=path,
         )
     return tuple(
-        Part(path=join(base, name) if base else name, info=_info(names[name], name))
+        DataFile(
+            path=join(base, name) if base else name,
+            size=int(names[name]["size"]),
+            token=version_of(str(names[name]["name"]), names[name]),
+            # Of one of many files the suffix says how it is compressed.
+            compression=_COMPRESSIONS.get(PurePosixPath(name).suffix.lower()),
+        )
         for name in files
-    )
-
-
-def _info(entry: Mapping[str, Any], name: str) -> FileInfo:
-    """Return the facts of a listed file; its suffix says how it is compressed."""
-    return FileInfo(
-        size=int(entry["size"]),
-        token=version_of(str(entry["name"]), entry),
-        compression=_COMPRESSIONS.get(PurePosixPath(name).suffix.lower()),
     )
 
 
@@ -127,45 +113,125 @@ def _natural(name: str) -> list[Any]:
 class Listing:
     """The files of a source, and their blocks: listed once, on first use.
 
-    A source that keeps it reads each of n files without listing all n again. A file may change
-    meanwhile, so each is looked at once more after it was read.
+    It travels with a job as a compressed table, so that no other process lists them again. A file
+    may change meanwhile, so each is looked at once more after it was read.
 
     Parameters
     ----------
-    path, format : str
-        As for :func:`parts_of`.
-    blocks_of : callable (Part) -> sequence of BlockInfo
-        Splits a file.
+    path : str
+        The file, folder or pattern, for messages.
+    list_files : callable () -> sequence of DataFile
+    list_blocks : callable (files) -> sequence of FileBlock
+        Splits them.
     """
 
     def __init__(
-        self, path: str, format: str, blocks_of: Callable[[Part], Sequence[BlockInfo]]
+        self,
+        path: str,
+        list_files: Callable[[], Sequence[DataFile]],
+        list_blocks: Callable[[Sequence[DataFile]], Sequence[FileBlock]],
     ) -> None:
         self._path = path
-        self._format = format
-        self._blocks_of = blocks_of
+        self._list_files = list_files
+        self._list_blocks = list_blocks
         self._fingerprints: dict[str, str] = {}
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def files(self) -> Sequence[DataFile]:
         """The files."""
-        return parts_of(self._path, self._format)
+        return self._list_files()
 
     @cached_property
-    def blocks(self) -> list[PartBlock]:
+    def blocks(self) -> list[FileBlock]:
         """The blocks of all files, numbered from 0."""
-        blocks = [(part, block) for part in self.parts for block in self._blocks_of(part)]
-        return [
-            PartBlock(part=part, index=block.index, block=replace(block, index=number))
-            for number, (part, block) in enumerate(blocks)
-        ]
+        blocks = self._list_blocks(self.files)
+        return [replace(block, index=number) for number, block in enumerate(blocks)]
 
     @cached_property
     def are_versioned(self) -> bool:
         """Whether a change of any file that keeps its size can be detected."""
-        return all(part.info.token for part in self.parts)
+        return all(file.token for file in self.files)
 
-    def block(self, number: int) -> PartBlock:
+    @property
+    def is_complete(self) -> bool:
+        """Whether the files and the blocks were listed."""
+        return "blocks" in vars(self)
+
+    @cached_property
+    def table(self) -> str:
+        """All files and blocks as a table of columns, compressed, in letters that JSON takes.
+
+        Numbers are stored as differences to the row before: those of equal files vanish.
+        """
+        at = {file.path: number for number, file in enumerate(self.files)}
+        columns = {
+            "path": [file.path for file in self.files],
+            "size": _differences([file.size for file in self.files]),
+            "token": [file.token for file in self.files],
+            "compression": [file.compression for file in self.files],
+            "file": _differences([at[block.file.path] for block in self.blocks]),
+            "first": _differences([block.first for block in self.blocks]),
+            "stop": _differences([block.stop - block.first for block in self.blocks]),
+            "nbytes": _differences([block.nbytes for block in self.blocks]),
+            "rows": [block.rows for block in self.blocks],
+            "columns": [block.columns for block in self.blocks],
+        }
+        # Versions are mostly times in nanoseconds, whose first digits are the same.
+        if all(file.token.isdecimal() and file.token[:1] != "0" for file in self.files):
+            columns["token"] = _differences([int(file.token) for file in self.files])
+        text = json.dumps(columns, separators=(",", ":")).encode()
+        return base64.b85encode(zlib.compress(text, 9)).decode()
+
+    @classmethod
+    def of_table(cls, path: str, table: str) -> Self:
+        """Return the listing that :attr:`table` describes; nothing is listed.
+
+        Raises
+        ------
+        ValueError
+            When the table is damaged.
+        """
+        columns = json.loads(zlib.decompress(base64.b85decode(table)))
+        tokens = columns["token"]
+        if any(isinstance(token, int) for token in tokens):
+            tokens = map(str, accumulate(tokens))
+        rows = zip(
+            columns["path"],
+            accumulate(columns["size"]),
+            tokens,
+            columns["compression"],
+            strict=True,
+        )
+        listing = cls(path, tuple, lambda files: ())
+        listing.table = table
+        listing.files = files = [
+            DataFile(path=path, size=size, token=token, compression=compression)
+            for path, size, token, compression in rows
+        ]
+        ranges = zip(
+            accumulate(columns["file"]),
+            accumulate(columns["first"]),
+            accumulate(columns["stop"]),
+            accumulate(columns["nbytes"]),
+            columns["rows"],
+            columns["columns"],
+            strict=True,
+        )
+        listing.blocks = [
+            FileBlock(
+                index=number,
+                nbytes=nbytes,
+                rows=n_rows,
+                columns=width,
+                file=files[file],
+                first=first,
+                stop=first + length,
+            )
+            for number, (file, first, length, nbytes, n_rows, width) in enumerate(ranges)
+        ]
+        return listing
+
+    def block(self, number: int) -> FileBlock:
         """Return a block by its number.
 
         Raises
@@ -181,7 +247,7 @@ class Listing:
             )
         return self.blocks[number]
 
-    def check(self, part: Part) -> None:
+    def check(self, file: DataFile) -> None:
         """Check that a file, which has been read, is still the listed one.
 
         Raises
@@ -190,25 +256,29 @@ class Listing:
             When it has changed or is gone.
         """
         try:
-            system, inner = system_of(part.path)
+            system, inner = system_of(file.path)
             entry = system.info(inner)
         except FileNotFoundError:
             entry = {"name": inner, "size": None}
         except (OSError, ImportError, ValueError) as error:
-            raise unusable(part.path, "accessed", error) from None
-        if (entry["size"], version_of(inner, entry)) != (part.info.size, part.info.token):
+            raise unusable(file.path, "accessed", error) from None
+        if (entry["size"], version_of(inner, entry)) != (file.size, file.token):
             raise DataError(
-                f"{part.path} has changed while it was read; start a new job when it is in place",
-                path=part.path,
+                f"{file.path} has changed since it was listed; start a new job when it is in place",
+                path=file.path,
             )
 
     def fingerprint(self, spec: Mapping[str, Any]) -> str:
         """Digest a source's spec with its files' names, sizes and versions; 16 hex digits."""
         key = json.dumps(spec, sort_keys=True)
         if key not in self._fingerprints:
-            if len(self.parts) == 1:
-                self._fingerprints[key] = fingerprint(spec, self.parts[0].info)
+            if len(self.files) == 1:
+                self._fingerprints[key] = fingerprint(spec, self.files[0])
             else:
-                files = [[part.path, part.info.size, part.info.token] for part in self.parts]
+                files = [[file.path, file.size, file.token] for file in self.files]
                 self._fingerprints[key] = fingerprint({**spec, "files": files})
         return self._fingerprints[key]
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]

@@ -53,13 +53,24 @@ READING_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileInfo:
-    """A file's size, version and compression, determined without reading all of it."""
+class DataFile:
+    """A file's path, size, version and compression, determined without reading all of it."""
 
+    path: str
     size: int
     #: Changes if the file changes: modification time, or a remote store's tag.
     token: str
     compression: Compression | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileBlock(BlockInfo):
+    """A part of a file that one member reads at once."""
+
+    file: DataFile
+    #: Where it starts and ends, in the format's units: bytes of text, rows, images.
+    first: int = 0
+    stop: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +117,7 @@ def open_binary(path: str) -> BinaryIO:
         raise unusable(path, "opened", error) from None
 
 
-def file_info(path: str) -> FileInfo:
+def file_info(path: str) -> DataFile:
     """Return a file's size, version and compression.
 
     Raises
@@ -126,19 +137,15 @@ def file_info(path: str) -> FileInfo:
     return info_of(path, inner, info)
 
 
-def info_of(path: str, inner: str, info: Mapping[str, Any]) -> FileInfo:
+def info_of(path: str, inner: str, info: Mapping[str, Any]) -> DataFile:
     """Return a file's size, version and compression by fsspec's ``info`` of it."""
     if info["type"] == "directory":
         raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
     if info["size"] == 0:
         raise DataError(f"{path} is empty (0 bytes), wanted at least one example", path=path)
     size, token = int(info["size"]), version_of(inner, info)
-    return FileInfo(size=size, token=token, compression=_compression(path, token, size))
-
-
-def is_versioned(path: str) -> bool:
-    """Whether a change of the file that keeps its size can be detected."""
-    return file_info(path).token != ""
+    compression = _compression(path, token, size)
+    return DataFile(path=path, size=size, token=token, compression=compression)
 
 
 def once_per_version(look: Callable[..., T]) -> Callable[..., T]:
@@ -208,27 +215,33 @@ def version_of(inner: str, info: Mapping[str, Any]) -> str:
     return next((str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None), "")
 
 
-def fingerprint(spec: Mapping[str, Any], info: FileInfo | None = None) -> str:
+def fingerprint(spec: Mapping[str, Any], file: DataFile | None = None) -> str:
     """Digest a source's spec (path, options) with its file's size and version; 16 hex digits."""
     parts: list[Any] = [READING_VERSION, dict(spec)]
-    if info is not None:
-        parts += [info.size, info.token]
+    if file is not None:
+        parts += [file.size, file.token]
     text = json.dumps(parts, sort_keys=True).encode()
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def text_blocks(info: FileInfo) -> list[BlockInfo]:
+def whole_file(file: DataFile) -> list[FileBlock]:
+    """Return a file as a single block."""
+    nbytes = file.size * _EXPANSION[file.compression]
+    return [FileBlock(index=0, nbytes=nbytes, file=file, stop=file.size)]
+
+
+def text_blocks(file: DataFile) -> list[FileBlock]:
     """Return the blocks of a text file: ranges of 8 MiB, or the whole file if compressed."""
-    if info.compression is not None:
-        return [BlockInfo(index=0, nbytes=info.size * _EXPANSION[info.compression])]
-    starts = range(0, info.size, BLOCK_BYTES)
+    if file.compression is not None:
+        return whole_file(file)
+    ranges = [(at, min(at + BLOCK_BYTES, file.size)) for at in range(0, file.size, BLOCK_BYTES)]
     return [
-        BlockInfo(index=i, nbytes=min(BLOCK_BYTES, info.size - start))
-        for i, start in enumerate(starts)
+        FileBlock(index=i, nbytes=stop - first, file=file, first=first, stop=stop)
+        for i, (first, stop) in enumerate(ranges)
     ]
 
 
-def block_pieces(path: str, block: int, info: FileInfo) -> Iterator[Piece]:
+def block_pieces(block: FileBlock) -> Iterator[Piece]:
     """Yield the whole lines of one block, in pieces of about 8 MiB.
 
     A line belongs to the block in which it begins, so every line is in exactly one block.
@@ -238,10 +251,11 @@ def block_pieces(path: str, block: int, info: FileInfo) -> Iterator[Piece]:
     DataError
         When a compressed file is damaged or truncated.
     """
-    if info.compression is not None:
-        yield from _decompressed(path, info.compression, info.size)
+    file = block.file
+    if file.compression is not None:
+        yield from _decompressed(file.path, file.compression, file.size)
     else:
-        yield _line_range(path, block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES)
+        yield _line_range(file.path, block.first, block.stop)
 
 
 def _line_range(path: str, start: int, stop: int) -> Piece:

@@ -1,7 +1,5 @@
 """Read images: IDX files (MNIST and similar), or pictures in folders.
 
-Pictures are read by ``image_folder.py``.
-
 IDX: two zero bytes, a byte for the type, a byte for the number of dimensions, the dimensions as
 big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
 """
@@ -14,50 +12,42 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
-from elasticml.data.chunks.chunker import Rows, cut
-from elasticml.data.chunks.rows import fit_columns
-from elasticml.data.dataset_stats import BlockSummary, summarise
+from elasticml.data.chunks.chunker import Rows
+from elasticml.data.dataset_stats import DatasetStats
+from elasticml.data.formats import FileFormat, LocalOrUrl, reader
 from elasticml.data.readers.files import (
-    FileInfo,
-    absolute,
+    DataFile,
+    FileBlock,
     decompressor,
     file_info,
-    fingerprint,
-    is_versioned,
     open_binary,
 )
 from elasticml.data.readers.image_folder import (
-    ImageFolderSource,
-    folder_source_of,
+    Mode,
+    class_of,
+    images_in,
     is_image_folder,
+    read_picture,
+    size_of,
 )
-from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import (
-    BLOCK_BYTES,
-    BlockInfo,
-    Source,
-    resolve_chunk_bytes,
-)
-from elasticml.data.storage.untrusted_files import check_expansion, reads_untrusted_files
+from elasticml.data.source import BLOCK_BYTES, Source
+from elasticml.data.storage.untrusted_files import check_expansion
 from elasticml.errors import ConfigError, DataError, one_line
-from elasticml.specification.data import ImagesSpec
-
-# Read images from IDX files (MNIST and similar): one file of images and one of labels.
-#
-#
-# IDX: two zero bytes, a byte for the type, a byte for the number of dimensions, the dimensions as
-# big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
+from elasticml.specification.settings_model import AS_PAIR, AS_TUPLE, Count
 
 _TYPES: Final = {8: "|u1", 9: "|i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 #: Images have rows, columns and channels; a damaged header may claim 255 dimensions.
 _DIMENSIONS_MAX: Final = 8
 _WANTED: Final = "wanted an IDX file, such as train-images-idx3-ubyte or its .gz"
+_CHANNELS: Final = {"L": 1, "RGB": 3}
+#: Key of the folder names in the data's vocabularies.
+_LABEL: Final = "label"
+_NAMED_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +64,7 @@ class _Idx:
         return math.prod(self.shape[1:])
 
 
-def read_images(
-    path: str,
-    *,
-    labels: str | None = None,
-    dtype: Dtype = "float64",
-    n_columns: int | None = None,
-    size: Sequence[int] | None = None,
-    mode: str | None = None,
-    classes: Sequence[str] | None = None,
-) -> ImageSource | ImageFolderSource:
+class ImageSource(FileFormat):
     """Return a source for IDX files, or for image files in folders; nothing is read yet.
 
     A pixel is a column, numbered row by row; values are those in the file (0 to 255):
@@ -99,185 +80,219 @@ def read_images(
     labels : str, optional
         IDX file of labels (n,). By default the path with the last ``images-idx3`` replaced by
         ``labels-idx1``.
-    dtype, n_columns
-        As for :func:`elasticml.data.readers.svmlight.read_svmlight`.
     size : (height, width), optional
         Of image files: size to which they are resized; by default all must have the first one's.
     mode : {"RGB", "L"}
-        Of image files: three colour channels, or greyscale.
+        Of image files: three colour channels, or greyscale; by default RGB.
     classes : sequence of str, optional
         Of image files: folder names of the labels 0, 1, ...; by default all folders, sorted.
 
     Raises
     ------
     ConfigError
-        When a setting is out of range, or ``labels`` is missing and has no default.
+        When a setting is out of range.
 
     Examples
     --------
     >>> source = em.read_images("train-images-idx3-ubyte.gz", dtype="float32")  # reads nothing yet
     """
-    return source_of(
-        ImagesSpec(
-            path=str(path),
-            labels=None if labels is None else str(labels),
-            dtype=dtype,
-            n_columns=n_columns,
-            size=size,  # type: ignore[arg-type]
-            mode=mode,  # type: ignore[arg-type]
-            classes=classes,  # type: ignore[arg-type]
-        )
-    )
 
+    format = "images"
+    reader = "read_images"
 
-def source_of(spec: ImagesSpec) -> ImageSource | ImageFolderSource:
-    """Build the source from the options of ``format: images``.
+    labels: LocalOrUrl | None = None
+    size: Annotated[Sequence[Count], AS_PAIR] | None = None
+    mode: Mode | None = None
+    classes: Annotated[Sequence[str], AS_TUPLE] | None = None
 
-    Raises
-    ------
-    ConfigError
-        When an option does not apply to the path, or ``labels`` has no default.
-    """
-    if spec.labels is None and is_image_folder(spec.path):
-        return folder_source_of(spec)
-    for key in ("size", "mode", "classes"):
-        if getattr(spec, key) is not None:
-            raise ConfigError(
-                f"data.{key} is only for folders of pictures, and {spec.path} is none; leave it "
-                "out, or unpack an archive",
-                key=f"data.{key}",
-            )
-    labels = spec.labels
-    if labels is None:
-        before, separator, after = spec.path.rpartition("images-idx3")
-        if not separator:
-            raise ConfigError(
-                f"data.labels is missing, and cannot be derived from {spec.path}, which is not "
-                "named ...images-idx3...; name the IDX file of the labels, or a folder of pictures "
-                "instead of an archive",
-                key="data.labels",
-            )
-        labels = f"{before}labels-idx1{after}"
-    return ImageSource(
-        path=absolute(spec.path),
-        labels=absolute(labels),
-        dtype=spec.dtype,
-        n_columns=spec.n_columns,
-    )
-
-
-@reads_untrusted_files
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSource(SinglePassSource):
-    """IDX files in blocks that take 8 MiB as chunks; one block if compressed."""
-
-    path: str
-    labels: str
-    dtype: Dtype
-    n_columns: int | None = None
+    @property
+    def _is_folder(self) -> bool:
+        return self.files.files[0].path != self.path
 
     @property
     def is_costly(self) -> bool:
-        """Whether to cache: compressed images are worth it, if a change can be detected."""
-        info = file_info(self.path)
-        return info.compression is not None and bool(info.token) and is_versioned(self.labels)
+        """Whether to cache: decoding is slow; only if a change can be detected."""
+        files = self.files
+        packed = self._is_folder or files.files[0].compression is not None
+        return packed and files.are_versioned
 
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt."""
-        return {
-            "format": "images",
-            "path": self.path,
-            "labels": self.labels,
-            "dtype": self.dtype,
-            "n_columns": self.n_columns,
-        }
+    def list_files(self) -> Sequence[DataFile]:
+        """Return all pictures of a folder, or the IDX files of images and of labels.
 
-    def fingerprint(self) -> str:
-        """Return 16 hex digits over options, and paths, sizes and versions of both files."""
-        return self._fingerprint(file_info(self.path), file_info(self.labels))
+        Raises
+        ------
+        ConfigError
+            When an option does not apply to the path, or ``labels`` has no default.
+        """
+        if self.labels is None and is_image_folder(self.path):
+            return images_in(self.path)
+        for key in ("size", "mode", "classes"):
+            if getattr(self, key) is not None:
+                raise ConfigError(
+                    f"data.{key} is only for folders of pictures, and {self.path} is none; leave "
+                    "it out, or unpack an archive",
+                    key=f"data.{key}",
+                )
+        labels = self.labels
+        if labels is None:
+            before, separator, after = self.path.rpartition("images-idx3")
+            if not separator:
+                raise ConfigError(
+                    f"data.labels is missing, and cannot be derived from {self.path}, which is not "
+                    "named ...images-idx3...; name the IDX file of the labels, or a folder of "
+                    "pictures instead of an archive",
+                    key="data.labels",
+                )
+            labels = f"{before}labels-idx1{after}"
+        return [file_info(self.path), file_info(labels)]
 
-    def _fingerprint(self, info: FileInfo, labels: FileInfo) -> str:
-        return fingerprint({**self.spec(), "labels_are": [labels.size, labels.token]}, info)
-
-    def blocks(self) -> list[BlockInfo]:
-        """Return ranges of images; raises ConfigError or DataError for incompatible files."""
-        info = file_info(self.path)
-        images, _ = self._headers(info, file_info(self.labels))
-        n, nbytes = images.shape[0], self._row_bytes(images)
-        step = n if info.compression is not None else self._step(images)
+    def list_blocks(self, files: Sequence[DataFile]) -> Sequence[FileBlock]:
+        """Return ranges of examples that take 8 MiB as chunks; one if the file is compressed."""
+        if files[0].path != self.path:
+            n, columns = len(files), math.prod(self._picture_shape(files))
+        else:
+            images, _ = _headers(*files)
+            n, columns = images.shape[0], images.width
+        row = self._row_bytes(columns)
+        step = n if files[0].compression is not None else max(1, BLOCK_BYTES // row)
         return [
-            BlockInfo(
-                index=i,
-                nbytes=min(step, n - start) * nbytes,
-                rows=min(step, n - start),
-                columns=images.width,
+            FileBlock(
+                index=0,
+                nbytes=(min(first + step, n) - first) * row,
+                rows=min(first + step, n) - first,
+                columns=columns,
+                file=files[0],
+                first=first,
+                stop=min(first + step, n),
             )
-            for i, start in enumerate(range(0, n, step))
+            for first in range(0, n, step)
         ]
 
-    def dimensions(self) -> tuple[int, ...]:
-        """Return the dimensions of one example, from the header."""
-        return self._headers(file_info(self.path), file_info(self.labels))[0].shape[1:]
+    def files_in(self, block: FileBlock) -> Sequence[DataFile]:
+        """Return the pictures of a block, or both IDX files."""
+        files = self.files.files
+        return files[block.first : block.stop] if self._is_folder else files
 
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Read the images of one block; see :class:`elasticml.data.source.Source`."""
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        info, labels_info = file_info(self.path), file_info(self.labels)
-        name = self._fingerprint(info, labels_info)
-        images, labels = self._headers(info, labels_info)
-        step, n = self._step(images), images.shape[0]
-        first, last = (0, n) if info.compression else (block * step, min(n, (block + 1) * step))
-        chunks: list[Chunk] = []
-        counts: dict[str, int] = {}
-        width = images.width
+    def read_rows(self, block: FileBlock) -> Iterator[Rows]:
+        """Yield the images of a block."""
+        if self._is_folder:
+            yield self._pictures(block)
+            return
+        files = self.files.files
+        images, labels = _headers(*files)
+        step = max(1, BLOCK_BYTES // self._row_bytes(images.width))
         with (
-            _opened(images, first, info) as pixels,
-            _opened(labels, first, labels_info) as targets,
+            _opened(images, block.first, files[0]) as pixels,
+            _opened(labels, block.first, files[1]) as targets,
         ):
-            for start in range(first, last, step):
-                k = min(step, last - start)
-                rows = Rows(
+            for start in range(block.first, block.stop, step):
+                k = min(step, block.stop - start)
+                yield Rows(
                     labels=_take(targets, labels, start, k)[:, 0],
                     n_columns=images.width,
                     dense=_take(pixels, images, start, k),
                 )
-                if self.n_columns is not None:
-                    rows = fit_columns(rows, self.n_columns, counts)
-                width = rows.n_columns
-                n_chunks = len(chunks)
-                chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=n_chunks)
-            if last == n:
+            if block.stop == images.shape[0]:
                 _check_end(pixels, images)
                 _check_end(targets, labels)
-        layout = Layout(kind="dense", dtype=self.dtype, n_columns=width)
-        return chunks, summarise(block, chunks, layout, counts=counts)
 
-    def _row_bytes(self, images: _Idx) -> int:
-        return 8 + images.width * (4 if self.dtype == "float32" else 8)
+    def facts_of(self, block: int) -> dict[str, Any]:
+        """Return the names of the classes, with the first block."""
+        return {"vocabularies": {_LABEL: self._classes()}} if self._is_folder and not block else {}
 
-    def _step(self, images: _Idx) -> int:
-        return max(1, BLOCK_BYTES // self._row_bytes(images))
+    def with_stats(self, facts: DatasetStats) -> Self:
+        """Return a source that reads test data with the training data's columns and classes."""
+        names = facts.vocabularies.get(_LABEL)
+        classes = self.classes if names is None else tuple(names)
+        return self.model_copy(update={"n_columns": facts.n_columns, "classes": classes})
 
-    def _headers(self, info: FileInfo, labels_info: FileInfo) -> tuple[_Idx, _Idx]:
-        images, labels = _header(self.path, info), _header(self.labels, labels_info)
-        if len(images.shape) < 2 or 0 in images.shape:
-            raise DataError(
-                f"{self.path} has dimensions {images.shape}, wanted images and their pixels",
-                path=self.path,
-            )
-        if labels.shape != images.shape[:1]:
-            raise DataError(
-                f"{self.labels} has dimensions {labels.shape}, wanted one label for each of the "
-                f"{images.shape[0]} images of {self.path}",
-                path=self.labels,
-            )
-        return images, labels
+    def shape(self) -> tuple[int, int, int] | None:
+        """Return (channels, height, width) of an image; None for IDX files of other examples."""
+        files = self.files.files
+        if files[0].path != self.path:
+            return self._picture_shape(files)
+        match _headers(*files)[0].shape[1:]:
+            case (height, width):
+                return 1, height, width
+            case (channels, height, width):
+                return channels, height, width
+        return None
+
+    def _row_bytes(self, columns: int) -> int:
+        return 8 + columns * (4 if self.dtype == "float32" else 8)
+
+    def _picture_shape(self, files: Sequence[DataFile]) -> tuple[int, int, int]:
+        """Return (channels, height, width): the job's size, or that of the first picture."""
+        height, width = self.size or size_of(files[0].path, files[0].token)
+        return _CHANNELS[self.mode or "RGB"], height, width
+
+    def _classes(self) -> Sequence[str]:
+        return self.classes or sorted({class_of(file) for file in self.files.files})
+
+    def _pictures(self, block: FileBlock) -> Rows:
+        files, classes = self.files_in(block), self._classes()
+        number = {name: float(i) for i, name in enumerate(classes)}
+        channels, *size = self._picture_shape(self.files.files)
+        n_columns = channels * math.prod(size)
+        wanted = None if self.size is None else (self.size[0], self.size[1])
+        decoded = []
+        for file in files:
+            if class_of(file) not in number:
+                more = ", ..." if len(classes) > _NAMED_MAX else ""
+                raise DataError(
+                    f"{file.path} is in folder {class_of(file)}, wanted one of the {len(classes)} "
+                    f"classes of the training data: {', '.join(classes[:_NAMED_MAX])}{more}; name "
+                    "the right data, or leave that folder out",
+                    path=self.path,
+                )
+            if self.n_columns not in (None, n_columns):
+                raise DataError(
+                    f"{file.path} is {size[0]} x {size[1]} pixels, {n_columns} values, wanted "
+                    f"{self.n_columns} as in the training data; set data.size and data.mode alike "
+                    "for both",
+                    path=file.path,
+                )
+            pixels = read_picture(file, wanted, self.mode or "RGB", (size[0], size[1]))
+            decoded.append(pixels.reshape(-1))
+        labels = np.array([number[class_of(file)] for file in files])
+        return Rows(labels=labels, n_columns=n_columns, dense=np.stack(decoded))
 
 
-def _header(path: str, info: FileInfo) -> _Idx:
-    with _reading(path, info) as source, _damage_errors(path):
+read_images = reader(ImageSource)
+
+
+def image_shape(source: Source) -> tuple[int, int, int] | None:
+    """Return (channels, height, width) of a source's images; reads one image at most.
+
+    None for other sources, and for IDX files whose examples are not images.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When a file is missing or has another format.
+    """
+    return source.shape() if isinstance(source, ImageSource) else None
+
+
+def _headers(images_file: DataFile, labels_file: DataFile) -> tuple[_Idx, _Idx]:
+    images, labels = _header(images_file), _header(labels_file)
+    if len(images.shape) < 2 or 0 in images.shape:
+        raise DataError(
+            f"{images.path} has dimensions {images.shape}, wanted images and their pixels",
+            path=images.path,
+        )
+    if labels.shape != images.shape[:1]:
+        raise DataError(
+            f"{labels.path} has dimensions {labels.shape}, wanted one label for each of the "
+            f"{images.shape[0]} images of {images.path}",
+            path=labels.path,
+        )
+    return images, labels
+
+
+def _header(file: DataFile) -> _Idx:
+    path = file.path
+    with _reading(file) as source, _damage_errors(path):
         start = source.read(4)
         is_idx = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
         sizes = source.read(4 * start[3]) if is_idx else b""
@@ -286,11 +301,11 @@ def _header(path: str, info: FileInfo) -> _Idx:
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     header = _Idx(path=path, type=np.dtype(_TYPES[start[2]]), shape=shape)
     expected_bytes = 4 + len(sizes) + shape[0] * header.width * header.type.itemsize
-    if info.compression is not None:
-        check_expansion(path, "the file", expected_bytes, info.size)
-    elif info.size != expected_bytes:
+    if file.compression is not None:
+        check_expansion(path, "the file", expected_bytes, file.size)
+    elif file.size != expected_bytes:
         raise DataError(
-            f"{path} has {info.size} bytes, wanted {expected_bytes} for dimensions {shape}; copy "
+            f"{path} has {file.size} bytes, wanted {expected_bytes} for dimensions {shape}; copy "
             "or download it again",
             path=path,
         )
@@ -298,16 +313,16 @@ def _header(path: str, info: FileInfo) -> _Idx:
 
 
 @contextlib.contextmanager
-def _reading(path: str, info: FileInfo) -> Iterator[BinaryIO]:
+def _reading(file: DataFile) -> Iterator[BinaryIO]:
     """Open a file and decompress it if necessary."""
-    with open_binary(path) as raw:
-        yield raw if info.compression is None else decompressor(raw, info.compression)
+    with open_binary(file.path) as raw:
+        yield raw if file.compression is None else decompressor(raw, file.compression)
 
 
 @contextlib.contextmanager
-def _opened(idx: _Idx, first: int, info: FileInfo) -> Iterator[BinaryIO]:
+def _opened(idx: _Idx, first: int, file: DataFile) -> Iterator[BinaryIO]:
     """Open a file at the values of example ``first``."""
-    with _reading(idx.path, info) as source:
+    with _reading(file) as source:
         with _damage_errors(idx.path):
             source.seek(4 + 4 * len(idx.shape) + first * idx.width * idx.type.itemsize)
         yield source
@@ -356,28 +371,3 @@ def _check_end(source: BinaryIO, idx: _Idx) -> None:
             "again",
             path=idx.path,
         )
-
-
-# The shape of a source's images, which its number of columns does not determine.
-
-
-def image_shape(source: Source) -> tuple[int, int, int] | None:
-    """Return (channels, height, width) of a source's images; reads one image at most.
-
-    None for other sources, and for IDX files whose examples are not images.
-
-    Raises
-    ------
-    ConfigError, DataError
-        When a file is missing or has another format.
-    """
-    if isinstance(source, ImageFolderSource):
-        return source.shape()
-    if not isinstance(source, ImageSource):
-        return None
-    match source.dimensions():
-        case (height, width):
-            return 1, height, width
-        case (channels, height, width):
-            return channels, height, width
-    return None

@@ -17,11 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.ngrams import UNKNOWN, letter_table
-from elasticml.data.readers.files import FileInfo, Piece, block_pieces, open_binary, read_line
+from elasticml.data.readers.files import (
+    DataFile,
+    FileBlock,
+    Piece,
+    block_pieces,
+    open_binary,
+    read_line,
+)
 from elasticml.data.storage.untrusted_files import LINE_BYTES_MAX
 from elasticml.errors import ConfigError, DataError
-
-# Parse records of sequence files: tab-separated lines, or FASTA with the label in the header.
 
 #: Builds the error for a line (from 0, within the parsed text) and a description.
 Fail = Callable[[int, str], DataError]
@@ -225,15 +230,13 @@ def _check_lengths(
 Parse = Callable[[bytes, int | None, Fail], Records]
 
 
-def records_of(
-    path: str, block: int, info: FileInfo, options: RecordOptions
-) -> tuple[Iterator[Piece], Parse]:
+def records_of(block: FileBlock, options: RecordOptions) -> tuple[Iterator[Piece], Parse]:
     """Return a block's pieces, each of whole records, and the function that parses them.
 
     Parameters
     ----------
-    block : int
-        Number of a block of :func:`elasticml.data.readers.files.text_blocks`.
+    block : FileBlock
+        A block of :func:`elasticml.data.readers.files.text_blocks`.
 
     Raises
     ------
@@ -242,8 +245,8 @@ def records_of(
     DataError
         When no column has the name in the options.
     """
-    pieces = block_pieces(path, block, info)
-    if block:
+    path, pieces = block.file.path, block_pieces(block)
+    if block.first:
         with open_binary(path) as source:
             first_line = read_line(source, path)
     else:
@@ -257,7 +260,7 @@ def records_of(
                 "data.label to a key of its headers",
                 path=path,
             )
-        return _fasta_records(path, pieces, info), partial(_parse_fasta, options)
+        return _fasta_records(block.file, pieces), partial(_parse_fasta, options)
     try:
         columns = tsv_columns(first_line, options)
     except KeyError as error:
@@ -267,7 +270,7 @@ def records_of(
             path=path,
             line=1,
         ) from None
-    if options.has_header and not block:
+    if options.has_header and not block.first:
         pieces = _without_first_line(pieces)
     return pieces, partial(_parse_tsv, columns, options)
 
@@ -290,11 +293,11 @@ def _without_first_line(pieces: Iterator[Piece]) -> Iterator[Piece]:
     yield from pieces
 
 
-def _fasta_records(path: str, pieces: Iterator[Piece], info: FileInfo) -> Iterator[Piece]:
+def _fasta_records(file: DataFile, pieces: Iterator[Piece]) -> Iterator[Piece]:
     """Regroup lines into whole records; a record belongs to the block of its header."""
-    if info.compression is None:
+    if file.compression is None:
         for piece in pieces:
-            yield _whole_records(path, piece)
+            yield _whole_records(file.path, piece)
         return
     rest = Piece(text=b"", first_line=1, offset=0)
     for piece in pieces:
@@ -303,7 +306,7 @@ def _fasta_records(path: str, pieces: Iterator[Piece], info: FileInfo) -> Iterat
         if end:
             yield replace(rest, text=text[:end])
         rest = _from(replace(rest, text=text), end)
-        _check_record(path, len(rest.text))
+        _check_record(file.path, len(rest.text))
     yield rest
 
 

@@ -1,4 +1,4 @@
-"""Read labelled sequences from TSV or FASTA into chunks of n-gram codes.
+"""Labelled sequences from TSV or FASTA, in chunks of n-gram codes.
 
 FASTA is recognised by its first byte, ``>``. The features are the presence of each n-gram at each
 position, numbered as in :mod:`elasticml.data.chunks.ngrams`.
@@ -6,159 +6,35 @@ position, numbered as in :mod:`elasticml.data.chunks.ngrams`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
 from elasticml.data.chunks.chunk import Chunk, Layout
+from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
-from elasticml.data.readers.files import (
-    FileInfo,
-    Piece,
-    absolute,
-    file_info,
-    fingerprint,
-    is_versioned,
-    line_number,
-    text_blocks,
-)
+from elasticml.data.formats import FileFormat, reader
+from elasticml.data.readers.files import FileBlock, Piece, line_number
 from elasticml.data.readers.sequence_records import RecordOptions, Records, records_of
-from elasticml.data.source import (
-    BlockInfo,
-    BlockSummary,
-    DatasetStats,
-    resolve_chunk_bytes,
-    summarise,
-)
-from elasticml.data.storage.untrusted_files import reads_untrusted_files
+from elasticml.data.readers.table_encoding import Column
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
-from elasticml.specification.data import SequencesSpec
+from elasticml.specification.settings_model import AS_PAIR
 
 SKIPPED: Final = "{} rows with a letter outside the alphabet were skipped"
-_OPTIONS: Final = tuple(option.name for option in fields(RecordOptions))
+#: Two whole numbers.
+Pair = Annotated[Sequence[int], AS_PAIR]
 
 
-@reads_untrusted_files
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSource:
-    """A file of equal-length sequences; made by :func:`read_sequences`."""
+class SequenceSource(FileFormat):
+    """Return a source for labelled sequences of equal length; nothing is read yet.
 
-    path: str
-    ngrams: tuple[int, int]
-    options: RecordOptions
-    #: Number of features of the training data, which must match.
-    n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether blocks must be surveyed first: never, as there are no vocabularies."""
-        return False
-
-    @property
-    def is_costly(self) -> bool:
-        """Whether to cache blocks: text is worth it, if a change of the file can be detected."""
-        return is_versioned(self.path)
-
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt."""
-        options = {name: getattr(self.options, name) for name in _OPTIONS}
-        options["window"] = None if self.options.window is None else list(self.options.window)
-        options["n_columns"] = self.n_columns
-        present = {name: value for name, value in options.items() if value is not None}
-        return {"format": "sequences", "path": self.path, "ngrams": list(self.ngrams), **present}
-
-    def fingerprint(self) -> str:
-        """Return 16 hex digits over path, options, and the file's size and modification time."""
-        return self._fingerprint(file_info(self.path))
-
-    def _fingerprint(self, info: FileInfo) -> str:
-        return fingerprint(replace(self, n_columns=None).spec(), info)
-
-    def blocks(self) -> list[BlockInfo]:
-        """Return byte ranges of 8 MiB, or the whole file if it is compressed."""
-        return text_blocks(file_info(self.path))
-
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Read one block; see :class:`elasticml.data.source.Source`."""
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        info = file_info(self.path)
-        pieces, parse = records_of(self.path, block, info, self.options)
-        parts: list[Records] = []
-        length: int | None = None
-        n_skipped = 0
-        for piece in pieces:
-            part = parse(piece.text, length, partial(self._fail, piece))
-            n_skipped += part.n_skipped
-            if part.labels.size:
-                length = part.letters.shape[1]
-                parts.append(part)
-        counts = {SKIPPED: n_skipped}
-        if length is None:
-            return [], summarise(block, [], Layout(kind="sequence", n_columns=0), counts=counts)
-        layout = self._layout(length)
-        chunks = cut_letters(
-            np.concatenate([part.letters for part in parts]),
-            np.concatenate([part.labels for part in parts]),
-            self.options.alphabet,
-            self.ngrams,
-            ChunkId(self._fingerprint(info), block, 0),
-            size,
-        )
-        return chunks, summarise(block, chunks, layout, counts=counts)
-
-    def survey(self, block: int) -> BlockSummary:
-        """Read and summarise a block."""
-        return self.read(block, None, 1)[1]
-
-    def with_stats(self, facts: DatasetStats) -> SequenceSource:
-        """Return a source that requires the training data's number of features."""
-        return self.with_columns(facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> SequenceSource:
-        """Return a source that rejects sequences with another number of features."""
-        return replace(self, n_columns=n_columns)
-
-    def _layout(self, length: int) -> Layout:
-        try:
-            layout = sequence_layout(self.options.alphabet, length, self.ngrams)
-        except ValueError as error:
-            raise DataError(f"{self.path}: {error}", path=self.path) from None
-        if self.n_columns not in (None, layout.n_columns):
-            raise DataError(
-                f"{self.path}: sequences of {length} letters have {layout.n_columns} features, "
-                f"the training data {self.n_columns}; set the same data.window and data.ngrams",
-                path=self.path,
-            )
-        return layout
-
-    def _fail(self, piece: Piece, line: int, message: str) -> DataError:
-        number = line_number(self.path, piece, 0) + line
-        return DataError(f"{self.path}, line {number}: {message}", path=self.path, line=number)
-
-
-def read_sequences(
-    path: str,
-    *,
-    alphabet: str = "ACGT",
-    ngrams: Sequence[int] = (1, 4),
-    window: Sequence[int] | None = None,
-    label: int | str | None = None,
-    sequence: int | str | None = None,
-    unknown_letter: str = "error",
-    n_columns: int | None = None,
-) -> SequenceSource:
-    """Return a source for a file of labelled sequences of equal length; nothing is read yet.
+    The files are TSV or FASTA.
 
     Parameters
     ----------
-    path : str
-        TSV or FASTA, plain, gz, bz2 or xz; any path or URL that fsspec opens.
     alphabet : str
         Letters, in the order that numbers the features; case-insensitive.
     ngrams : pair of int
@@ -184,40 +60,91 @@ def read_sequences(
     --------
     >>> source = em.read_sequences("donors.txt", alphabet="ACGT", ngrams=(1, 3))
     """
-    return source_of(
-        SequencesSpec(
-            path=str(path),
-            alphabet=alphabet,
-            ngrams=ngrams,  # type: ignore[arg-type]
-            window=window,  # type: ignore[arg-type]
-            label=label,
-            sequence=sequence,
-            unknown_letter=unknown_letter,  # type: ignore[arg-type]
-            n_columns=n_columns,
+
+    format = "sequences"
+    reader = "read_sequences"
+
+    alphabet: str = "ACGT"
+    ngrams: Pair = (1, 4)
+    window: Pair | None = None
+    label: Column | None = None
+    sequence: Column | None = None
+    unknown_letter: Literal["error", "skip"] = "error"
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        start, stop = self.window or (0, self.ngrams[1])
+        if not 0 <= start < stop:
+            raise ValueError(f"window: got [{start}, {stop}], wanted 0 <= start < stop")
+        try:
+            sequence_layout(self.alphabet, stop - start, (self.ngrams[0], self.ngrams[1]))
+        except ValueError as error:
+            raise ConfigError(f"data: {error}", key="data.ngrams") from None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as plain values, on which the chunks depend."""
+        return {k: v for k, v in super().options().items() if v is not None and k != "n_columns"}
+
+    def spec(self) -> dict[str, Any]:
+        """Return a JSON-able dict from which the source can be rebuilt."""
+        return {**super().spec(), "n_columns": self.n_columns}
+
+    def read_rows(self, block: FileBlock) -> Iterator[Rows]:
+        """Yield the letters of the records of a block."""
+        options = RecordOptions(
+            alphabet=self.alphabet.upper(),
+            label=self.label,
+            sequence=self.sequence,
+            window=None if self.window is None else (self.window[0], self.window[1]),
+            unknown_letter=self.unknown_letter,
         )
-    )
+        pieces, parse = records_of(block, options)
+        length: int | None = None
+        parts, n_skipped = list[Records](), 0
+        for piece in pieces:
+            part = parse(piece.text, length, partial(self._fail, block.file.path, piece))
+            n_skipped += part.n_skipped
+            if part.labels.size:
+                length = part.letters.shape[1]
+                parts.append(part)
+        yield Rows(
+            labels=np.concatenate([part.labels for part in parts] or [np.empty(0)]),
+            n_columns=0 if length is None else self._layout(length).n_columns,
+            dense=np.concatenate([part.letters for part in parts]) if parts else np.empty((0, 0)),
+            notes={SKIPPED: n_skipped},
+        )
+
+    def layout_of(self, rows: Rows) -> Layout:
+        """Return the layout of sequences."""
+        assert rows.dense is not None
+        length = rows.dense.shape[1]
+        return self._layout(length) if rows.labels.size else Layout(kind="sequence", n_columns=0)
+
+    def cut(self, rows: Rows, first: ChunkId, chunk_bytes: int) -> list[Chunk]:
+        """Partition letters into chunks of codes."""
+        if not rows.labels.size:
+            return []
+        letters, ngrams = np.asarray(rows.dense, np.uint8), (self.ngrams[0], self.ngrams[1])
+        return cut_letters(letters, rows.labels, self.alphabet.upper(), ngrams, first, chunk_bytes)
+
+    def _layout(self, length: int) -> Layout:
+        try:
+            layout = sequence_layout(
+                self.alphabet.upper(), length, (self.ngrams[0], self.ngrams[1])
+            )
+        except ValueError as error:
+            raise DataError(f"{self.path}: {error}", path=self.path) from None
+        if self.n_columns not in (None, layout.n_columns):
+            raise DataError(
+                f"{self.path}: sequences of {length} letters have {layout.n_columns} features, "
+                f"the training data {self.n_columns}; set the same data.window and data.ngrams",
+                path=self.path,
+            )
+        return layout
+
+    def _fail(self, path: str, piece: Piece, line: int, message: str) -> DataError:
+        number = line_number(path, piece, 0) + line
+        return DataError(f"{path}, line {number}: {message}", path=path, line=number)
 
 
-def source_of(spec: SequencesSpec) -> SequenceSource:
-    """Build the source from the options of ``format: sequences``.
-
-    Raises
-    ------
-    ConfigError
-        When the n-grams have too many features for the alphabet.
-    """
-    grams, span = spec.ngrams, spec.window
-    try:
-        sequence_layout(spec.alphabet, grams[1] if span is None else span[1] - span[0], grams)
-    except ValueError as error:
-        raise ConfigError(f"data: {error}", key="data.ngrams") from None
-    options = RecordOptions(
-        alphabet=spec.alphabet.upper(),
-        label=spec.label,
-        sequence=spec.sequence,
-        window=span,
-        unknown_letter=spec.unknown_letter,
-    )
-    return SequenceSource(
-        path=absolute(spec.path), ngrams=grams, options=options, n_columns=spec.n_columns
-    )
+read_sequences = reader(SequenceSource)

@@ -8,13 +8,12 @@ parses the few that it leaves undecided.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.compiled import inlined_kernel, kernel
-from elasticml.data.readers import svmlight_short
 from elasticml.data.readers.decimals import (
     EXACT,
     INEXACT,
@@ -31,27 +30,39 @@ from elasticml.data.readers.decimals import (
     trailing_zeros,
     word_at,
 )
-from elasticml.data.readers.svmlight_short import (
-    BAD_INDEX,
-    BAD_LABEL,
-    BAD_VALUE,
-    DROPPED,
-    ERROR,
-    ERROR_AT,
-    INDEX_MAX,
-    LARGE_INDEX,
-    LAST_COLUMN,
-    NEGATIVE_INDEX,
-    NO_COLON,
-    OTHERS,
-    QID,
-    ROWS,
-    SLOW,
-    STORED,
-    UNSORTED,
-    ZERO_INDEX,
-    Parsed,
-)
+
+BAD_LABEL: Final = 1
+BAD_INDEX: Final = 2
+NEGATIVE_INDEX: Final = 3
+ZERO_INDEX: Final = 4
+LARGE_INDEX: Final = 5
+NO_COLON: Final = 6
+BAD_VALUE: Final = 7
+
+#: Indices into ``counters``: rows, stored values, inexact numbers, largest column, dropped values,
+#: qid tokens, unsorted rows, values other than 0 and 1, error code and offset.
+ROWS, STORED, SLOW, LAST_COLUMN, DROPPED, QID, UNSORTED, OTHERS, ERROR, ERROR_AT = range(10)
+N_COUNTERS: Final = 10
+
+INDEX_MAX: Final = 2**31 - 1
+
+
+class Parsed(NamedTuple):
+    """What parsing writes: room for one row per line and one value per colon."""
+
+    #: (lines,)
+    labels: NDArray[np.float64]
+    #: (lines + 1,)
+    indptr: NDArray[np.int64]
+    #: (colons,). Explicit zeros are not stored.
+    indices: NDArray[np.int32]
+    values: NDArray[np.float64]
+    #: (lines + colons, 3). Numbers left to Python: start and end of the token, and the destination:
+    #: an index into ``values``, or ``-1 - row`` for a label.
+    slow: NDArray[np.int64]
+    #: (N_COUNTERS,), by the names above; ``ERROR_AT`` is the offset of the invalid token.
+    counters: NDArray[np.int64]
+
 
 # Fast paths for the most frequent svmlight tokens: one word or three, without a loop.
 #
@@ -412,7 +423,25 @@ def has_index_zero(text: NDArray[np.uint8]) -> bool:
     return False
 
 
-sort_rows = kernel(svmlight_short.sort_rows)
+@kernel
+def sort_rows(
+    indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float64]
+) -> int:
+    """Sort every row by column, in place; return the first row with a repeated column, or -1."""
+    for row in range(indptr.size - 1):
+        start, stop = indptr[row], indptr[row + 1]
+        ascends = True
+        for k in range(start + 1, stop):
+            ascends = ascends and indices[k] > indices[k - 1]
+        if ascends:
+            continue
+        order = np.argsort(indices[start:stop], kind="mergesort")
+        indices[start:stop] = indices[start:stop][order]
+        values[start:stop] = values[start:stop][order]
+        for k in range(start + 1, stop):
+            if indices[k] == indices[k - 1]:
+                return row
+    return -1
 
 
 def as_bytes(text: bytes) -> NDArray[np.uint8]:

@@ -7,19 +7,28 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import pyarrow
 import pyarrow.compute
 import scipy.sparse
 from numpy.typing import NDArray
+from pydantic import Field, field_serializer, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
 from elasticml.errors import ConfigError, DataError, shown
-from elasticml.specification.data import TableSpec
-from elasticml.specification.settings_model import did_you_mean
+from elasticml.specification.settings_model import (
+    AS_TUPLE,
+    KEEP_INT,
+    Count,
+    Dtype,
+    Flag,
+    SettingsModel,
+    did_you_mean,
+)
 
 #: Most distinct values of a column that the user lists as categorical.
 VOCABULARY_MAX: Final = 100_000
@@ -55,6 +64,96 @@ Place = Callable[[int], str]
 F64 = NDArray[np.float64]
 
 
+#: A column: its name, or its position.
+Column = int | str
+#: Given as any sequence.
+Columns = Annotated[Sequence[Column], AS_TUPLE]
+#: How missing numbers are filled: with a column's mean, median, or a constant.
+Fill = Literal["error", "mean", "median"] | Annotated[float, KEEP_INT]
+DatePart = Literal["days", "year", "month", "day", "weekday", "hour"]
+
+
+class TableOptions(SettingsModel):
+    """How the columns of a table become features.
+
+    Parameters
+    ----------
+    label, weight : str or int
+        Column name, or position from 0; -1 is the last column.
+    categorical : sequence of str or int
+        Columns to encode as one-hot at their position, with values sorted, besides those that hold
+        text. May include the label, whose values become 0, 1, ... in sorted order. A column holds
+        numbers if all its cells in all rows are numbers or missing, else text; it may also hold
+        ``true`` and ``false`` alone, or dates such as ``2013-01-31``,
+        ``2013-01-31T05:15:00Z``, ``2013/1/31`` or ``31.1.2013``; ``1/31/2013`` where a day above 12
+        shows that the month is first.
+        The result's notes name the first text of each column.
+    numeric : sequence of str or int
+        Columns in which text is an error, which names its line; it does not make them categories.
+        Where all columns are numbers and listed, a pass over the data is saved.
+    ignore : sequence of str or int
+        Columns that are not features.
+    missing : "error", "mean", "median" or float
+        Missing values: an error; or numbers are replaced by the column's mean, median or a
+        constant, missing categories become one of their own, and rows without a label are skipped.
+    missing_indicator : bool
+        Whether each column of numbers gets another one that marks the missing ones.
+    max_categories : int, optional
+        Most categories of a column; by default 100,000 if ``categorical`` lists it, else 1,000.
+    rare : "other" or "hash"
+        In columns with more values: the less frequent ones share a column, or all values are
+        hashed into ``max_categories`` columns.
+    dates : sequence of "days", "year", "month", "day", "weekday", "hour"
+        Numbers that represent a date: days since 1970, weekdays from Monday, which is 0.
+    unknown : "ignore" or "error"
+        At prediction, values that training did not see: zeros (or the shared column), or an error.
+    missing_columns : "error" or "fill"
+        At prediction, columns that the data lack: an error, or their values are missing.
+    extra_columns : "ignore" or "error"
+        At prediction, columns that training did not have.
+    """
+
+    path: str = Field(kw_only=False, description="local path, or URL that fsspec opens")
+    label: Column = Field(
+        kw_only=False,
+        description="column of the labels: its name, or its position from 0; -1 is the last",
+    )
+    weight: Column | None = None
+    categorical: Columns = ()
+    numeric: Columns = ()
+    ignore: Columns = ()
+    missing: Fill = "error"
+    missing_indicator: Flag = False
+    max_categories: Count | None = None
+    rare: Literal["other", "hash"] = "other"
+    dates: Annotated[Sequence[DatePart], AS_TUPLE, Field(min_length=1)] = ("days",)
+    unknown: Literal["ignore", "error"] = "ignore"
+    missing_columns: Literal["error", "fill"] = "error"
+    extra_columns: Literal["ignore", "error"] = "ignore"
+    dtype: Dtype = "float64"
+    n_columns: Annotated[int, Field(ge=1)] | None = None
+    #: The fitted encoding of the columns, from a survey of all blocks, or of the training data.
+    encoder: SkipJsonSchema[Any] = Field(default=None, repr=False)
+    #: Columns that the survey has made categories, and the cell that is no number of each.
+    words: SkipJsonSchema[dict[str, str] | None] = Field(default=None, repr=False)
+
+    @field_validator("encoder", mode="after")
+    @classmethod
+    def _read_encoder(cls, fitted: Any) -> Any:
+        return encoder_from_json(fitted) if isinstance(fitted, Mapping) else fitted
+
+    @field_serializer("encoder")
+    def _write_encoder(self, encoder: Any) -> Any:
+        return None if encoder is None else encoder.to_json()
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        if self.missing == "error" and self.missing_columns == "fill":
+            raise ValueError("missing_columns: got fill, wanted missing: mean, median, a number")
+        if self.missing == "error" and self.missing_indicator:
+            raise ValueError("missing_indicator: got true, wanted missing: mean, median, a number")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumns:
     """The roles of a table's columns, by name; ``features`` in the order of the table."""
@@ -84,7 +183,7 @@ class TableColumns:
 def resolve_columns(
     names: Sequence[str],
     types: Sequence[ColumnType],
-    spec: TableSpec,
+    spec: TableOptions,
     path: str,
     separated: str = "",
 ) -> TableColumns:
@@ -507,7 +606,7 @@ def matrix_of(rows: Rows) -> Any:
 # Fit an encoder to the statistics of a survey.
 
 
-def needs_statistics(spec: TableSpec, columns: TableColumns) -> bool:
+def needs_statistics(spec: TableOptions, columns: TableColumns) -> bool:
     """Whether the encoding depends on a survey of all blocks."""
     has_numbers = any(columns.types[name] != "text" for name in columns.features)
     return bool(columns.categorical) or (spec.missing in ("mean", "median") and has_numbers)
@@ -515,7 +614,7 @@ def needs_statistics(spec: TableSpec, columns: TableColumns) -> bool:
 
 def survey_table(
     tables: Sequence[tuple[Any, Place]],
-    spec: TableSpec,
+    spec: TableOptions,
     columns: TableColumns,
     path: str,
     words: Mapping[str, str] | None = None,
@@ -569,7 +668,7 @@ def _survey_dates(name: str, texts: ColumnSurvey, path: str) -> ColumnSurvey:
     )
 
 
-def columns_of_survey(spec: TableSpec, columns: TableColumns) -> tuple[str, ...]:
+def columns_of_survey(spec: TableOptions, columns: TableColumns) -> tuple[str, ...]:
     """Return the columns that :func:`survey_table` reads."""
     if spec.missing not in ("mean", "median"):
         return columns.categorical
@@ -577,7 +676,7 @@ def columns_of_survey(spec: TableSpec, columns: TableColumns) -> tuple[str, ...]
 
 
 def fit_encoder(
-    spec: TableSpec,
+    spec: TableOptions,
     columns: TableColumns,
     surveys: Mapping[str, ColumnSurvey],
     path: str,
@@ -651,7 +750,7 @@ def _is_mostly_numbers(survey: ColumnSurvey) -> bool:
 
 def _fit(
     name: str,
-    spec: TableSpec,
+    spec: TableOptions,
     columns: TableColumns,
     surveys: Mapping[str, ColumnSurvey],
     notes: list[str],
@@ -673,7 +772,7 @@ def _fit(
             fill=fill,
             # Like the category of missing values, only if training has some.
             indicator=spec.missing_indicator and (survey is None or survey.missing > 0),
-            parts=spec.dates if is_date else (),
+            parts=tuple(spec.dates) if is_date else (),
             is_boolean=columns.types[name] == "boolean",
         )
     assert survey is not None

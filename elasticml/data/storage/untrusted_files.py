@@ -67,14 +67,14 @@ def reading(path: str, place: str = "") -> Iterator[None]:
 #: Methods and properties of a source that may read its file.
 _READING: Final = (
     *("blocks", "read", "survey", "fingerprint", "is_costly", "needs_survey"),
-    *("with_stats", "shape", "dimensions", "manifest", "fitted_encoder"),
+    *("with_stats", "shape", "manifest", "fitted_encoder", "listed_once"),
 )
 
 
 def reads_untrusted_files(kind: K) -> K:
     """Put the boundary :func:`reading` around the methods of a source of files (decorator)."""
     for name in _READING:
-        found = getattr(kind, name, None)
+        found = vars(kind).get(name)
         if isinstance(found, property):
             assert found.fget is not None
             setattr(kind, name, property(_guarded(found.fget, False), doc=found.__doc__))

@@ -10,25 +10,18 @@ Source: the generator of the asynchronous SGD paper's experiments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
+from pydantic import Field
 
 from elasticml.arrays import F64
-from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import cut_rows
-from elasticml.data.dataset_stats import BlockSummary
-from elasticml.data.readers.files import fingerprint
-from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import (
-    BlockInfo,
-    drawn_blocks,
-    resolve_chunk_bytes,
-)
+from elasticml.data.formats import DrawnRows, Format, reader
+from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.errors import ConfigError
-from elasticml.specification.data import SyntheticClustersSpec
+from elasticml.specification.settings_model import KEEP_INT, Index, NumberFrom0
 
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 4096
@@ -37,61 +30,69 @@ _CENTRES: Final = 0xC1C1
 _ROWS: Final = 0xC1C2
 #: Attempts to draw a centre before giving up.
 _DRAWS_MAX: Final = 1000
+#: Most values of all centres, which each member holds.
+CENTRES_MAX: Final = 2**27
+_Number = Annotated[int, Field(ge=1, le=10**6)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSource(SinglePassSource):
-    """Synthetic clusters; made by :func:`synthetic_clusters`."""
+class ClusterSource(Format):
+    """Return a source of synthetic clusters that members generate; no row is drawn yet.
 
-    rows: int
-    columns: int
-    clusters: int
-    #: Standard deviation of a coordinate around its centre, on average over the clusters.
-    spread: float
-    #: Each cluster's deviation is uniform in ``spread (1 ± variation)``.
-    variation: float
-    #: Least Euclidean distance between two centres.
-    min_distance: float
-    problem: int
-    seed: int
-    dtype: Dtype
-    #: Number of columns of the training data, which must match.
-    n_columns: int | None = None
+    Parameters
+    ----------
+    rows, columns, clusters : int
+        At least 1.
+    spread : float
+        Standard deviation of a coordinate around its centre, at least 0; centres lie in the unit
+        cube.
+    variation : float
+        From 0 to 1 (exclusive): relative variation of the clusters' deviations around ``spread``.
+    min_distance : float
+        Least distance between two centres, at least 0; keeps clusters from overlapping.
+    problem, seed : int
+        At least 0. ``problem`` selects the centres, ``seed`` the rows around them.
+    n_columns : int, optional
+        Required number of columns.
 
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt."""
-        width = {} if self.n_columns is None else {"n_columns": self.n_columns}
-        return {
-            "format": "synthetic_clusters",
-            "rows": self.rows,
-            "columns": self.columns,
-            "clusters": self.clusters,
-            "spread": self.spread,
-            "variation": self.variation,
-            "min_distance": self.min_distance,
-            "problem": self.problem,
-            "seed": self.seed,
-            "dtype": self.dtype,
-            **width,
-        }
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range, or the centres cannot be placed.
+    """
 
-    def fingerprint(self) -> str:
-        """Digest the spec."""
-        return fingerprint(replace(self, n_columns=None).spec())
+    format = "synthetic_clusters"
+    reader = "synthetic_clusters"
+
+    rows: DrawnRows = Field(kw_only=False, description="number of examples")
+    columns: _Number = 10
+    clusters: _Number = 10
+    spread: NumberFrom0 = 0.1
+    variation: Annotated[float, Field(ge=0, lt=1), KEEP_INT] = 0.0
+    min_distance: NumberFrom0 = 0.0
+    problem: Index = 0
+    seed: Index = 0
+
+    def check(self) -> None:
+        """Check constraints between fields, and that the centres can be placed."""
+        if self.clusters * self.columns > CENTRES_MAX:
+            raise ValueError(
+                f"clusters: got {self.clusters} of {self.columns} columns, wanted at most "
+                f"{CENTRES_MAX // self.columns}"
+            )
+        self.centres()
+        if self.n_columns is not None:
+            self.with_columns(self.n_columns)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as plain values, on which the chunks depend."""
+        made = super().options()
+        del made["n_columns"]
+        return made
 
     def blocks(self) -> list[BlockInfo]:
         """Return blocks of 4096 rows."""
         width = 8 + (4 if self.dtype == "float32" else 8) * self.columns
         return drawn_blocks(self.rows, BLOCK_ROWS, width)
-
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Generate one block; see :class:`elasticml.data.source.Source`."""
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        values, labels = self._draw(block)
-        rows = Rows(labels=labels, n_columns=self.columns, dense=values)
-        return cut_rows(rows, None, self.fingerprint(), block, size, self.dtype)
 
     def with_columns(self, n_columns: int) -> Self:
         """Return the source if it has ``n_columns`` columns; others would have another meaning.
@@ -107,7 +108,7 @@ class ClusterSource(SinglePassSource):
                 "set the same data.columns",
                 key="data.columns",
             )
-        return replace(self, n_columns=n_columns)
+        return self.model_copy(update={"n_columns": n_columns})
 
     def centres(self) -> F64:
         """Return the true centres, a new array (clusters, columns); row k is the centre of label k.
@@ -139,79 +140,15 @@ class ClusterSource(SinglePassSource):
         rng = np.random.default_rng([_CENTRES, self.problem, self.clusters, self.columns, 1])
         return self.spread * (1.0 + self.variation * rng.uniform(-1.0, 1.0, self.clusters))
 
-    def _draw(self, block: int) -> tuple[F64, F64]:
+    def rows_of(self, block: int) -> Iterator[Rows]:
+        """Generate one block."""
         rng = np.random.default_rng([_ROWS, self.problem, self.seed, block])
         # A short last block is the prefix of a full one: rows do not depend on their number.
         n = min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS)
         labels = rng.integers(0, self.clusters, BLOCK_ROWS)[:n]
         noise = rng.standard_normal((BLOCK_ROWS, self.columns))[:n]
         values = self.centres()[labels] + self.spreads()[labels][:, None] * noise
-        return values, labels.astype(np.float64)
+        yield Rows(labels=labels.astype(np.float64), n_columns=self.columns, dense=values)
 
 
-def synthetic_clusters(
-    rows: int,
-    *,
-    columns: int = 10,
-    clusters: int = 10,
-    spread: float = 0.1,
-    variation: float = 0.0,
-    min_distance: float = 0.0,
-    problem: int = 0,
-    seed: int = 0,
-    dtype: Dtype = "float64",
-    n_columns: int | None = None,
-) -> ClusterSource:
-    """Return a source of synthetic clusters that members generate; no row is drawn yet.
-
-    Parameters
-    ----------
-    rows, columns, clusters : int
-        At least 1.
-    spread : float
-        Standard deviation of a coordinate around its centre, at least 0; centres lie in the unit
-        cube.
-    variation : float
-        From 0 to 1 (exclusive): relative variation of the clusters' deviations around ``spread``.
-    min_distance : float
-        Least distance between two centres, at least 0; keeps clusters from overlapping.
-    problem, seed : int
-        At least 0. ``problem`` selects the centres, ``seed`` the rows around them.
-    dtype : "float64" or "float32"
-        Type of the stored values.
-    n_columns : int, optional
-        Required number of columns.
-
-    Raises
-    ------
-    ConfigError
-        When a setting is out of range, or the centres cannot be placed.
-    """
-    return source_of(
-        SyntheticClustersSpec(
-            rows=rows,
-            columns=columns,
-            clusters=clusters,
-            spread=spread,
-            variation=variation,
-            min_distance=min_distance,
-            problem=problem,
-            seed=seed,
-            dtype=dtype,
-            n_columns=n_columns,
-        )
-    )
-
-
-def source_of(spec: SyntheticClustersSpec) -> ClusterSource:
-    """Build the source from the options of ``format: synthetic_clusters``.
-
-    Raises
-    ------
-    ConfigError
-        When the centres cannot be placed.
-    """
-    options = spec.model_dump(exclude={"n_columns"})
-    source = ClusterSource(**options)
-    source.centres()
-    return source if spec.n_columns is None else source.with_columns(spec.n_columns)
+synthetic_clusters = reader(ClusterSource)

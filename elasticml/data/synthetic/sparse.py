@@ -14,35 +14,21 @@ gives fresh rows of the same problem, such as a test set.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 import numpy as np
+from pydantic import Field
 
 from elasticml.arrays import F64, I64
 from elasticml.compiled import kernel
-from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import cut_rows, slice_rows
-from elasticml.data.dataset_stats import BlockSummary
-from elasticml.data.readers.files import fingerprint
-from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import (
-    BlockInfo,
-    drawn_blocks,
-    resolve_chunk_bytes,
-)
-from elasticml.specification.data import SyntheticSpec
-
-# Sparse rows whose columns follow a power law, with labels from a planted separator and noise.
-#
-# Published properties of three large data sets are reproduced: columns, stored values per row,
-# column frequencies, scaling of values, share of positive labels. None of their data is used. Ranks
-# (the most frequent column has rank 0) are drawn from ``P(rank) ~ (rank + q)^-a``; a fixed
-# permutation maps ranks to columns, so that frequent columns are not adjacent.
-
+from elasticml.data.chunks.rows import slice_rows
+from elasticml.data.formats import DrawnRows, Format, reader
+from elasticml.data.source import BlockInfo, drawn_blocks
+from elasticml.specification.settings_model import Index
 
 #: Seed that separates the draws for the label threshold from all others.
 _CALIBRATION: Final = 0xCA11
@@ -296,12 +282,6 @@ def _calibration(shape: Shape, n_columns: int) -> tuple[float, float]:
     return float(np.quantile(noisy, 1.0 - shape.positive_share)), spread
 
 
-# Synthetic sparse data of any number of rows, with the shape of RCV1, Criteo or KDDA.
-#
-# Rows are drawn in blocks, each from its own seed. So any member can generate any block without a
-# file, and the first rows do not depend on the number of rows. The planted separator is fixed:
-# another seed gives fresh rows of the same problem, such as a test set.
-
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 8192
 #: Least number of columns that a shape can be reduced to.
@@ -310,64 +290,7 @@ COLUMNS_MIN: Final = 100
 _PURPOSE: Final = 0x5A9E
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapedSource(SinglePassSource):
-    """Synthetic sparse rows; made by :func:`synthetic`."""
-
-    shape: str
-    rows: int
-    #: Number of columns that rows are drawn over.
-    columns: int
-    seed: int
-    dtype: Dtype
-    #: Number of columns of the training data; values beyond them are dropped.
-    n_columns: int | None = None
-
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt."""
-        width = {} if self.n_columns is None else {"n_columns": self.n_columns}
-        return {
-            "format": "synthetic",
-            "shape": self.shape,
-            "rows": self.rows,
-            "columns": self.columns,
-            "seed": self.seed,
-            "dtype": self.dtype,
-            **width,
-        }
-
-    def fingerprint(self) -> str:
-        """Digest the spec."""
-        return fingerprint(self.spec())
-
-    def blocks(self) -> list[BlockInfo]:
-        """Return blocks of 8192 rows; their bytes are estimated."""
-        itemsize = 4 if self.dtype == "float32" else 8
-        width = 12 + SHAPES[self.shape].stored * (4 + itemsize)
-        return drawn_blocks(self.rows, BLOCK_ROWS, width)
-
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Generate one block; see :class:`elasticml.data.source.Source`."""
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        seeds = np.random.SeedSequence(self.seed, spawn_key=(_PURPOSE, block))
-        # A short last block is the prefix of a full one: rows do not depend on their number.
-        shape: Shape = SHAPES[self.shape]
-        drawn = draw_rows(np.random.default_rng(seeds), shape, self.columns, BLOCK_ROWS)
-        rows = slice_rows(drawn, 0, min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
-        return cut_rows(rows, self.n_columns, self.fingerprint(), block, size, self.dtype)
-
-
-def synthetic(
-    shape: str,
-    rows: int,
-    *,
-    seed: int = 0,
-    columns: int | None = None,
-    dtype: Dtype = "float64",
-    n_columns: int | None = None,
-) -> ShapedSource:
+class ShapedSource(Format):
     """Return a source of synthetic sparse rows that members generate; nothing is drawn yet.
 
     Parameters
@@ -382,35 +305,37 @@ def synthetic(
         At least 0. Another seed gives fresh rows of the same problem.
     columns : int, optional
         Number of columns, at least 100; by default the original's. Changes the problem.
-    dtype : "float64" or "float32"
-        Type of the stored values.
-    n_columns : int, optional
-        Number of columns of the training data.
 
     Raises
     ------
     ConfigError
         When a setting is out of range.
     """
-    return source_of(
-        SyntheticSpec(
-            shape=shape,  # type: ignore[arg-type]
-            rows=rows,
-            seed=seed,
-            columns=columns,
-            dtype=dtype,
-            n_columns=n_columns,
-        )
+
+    format = "synthetic"
+    reader = "synthetic"
+
+    shape: Literal["rcv1", "criteo", "kdda"] = Field(
+        kw_only=False, description="data set to imitate"
     )
+    rows: DrawnRows = Field(kw_only=False, description="number of examples")
+    seed: Index = 0
+    columns: Annotated[int, Field(ge=COLUMNS_MIN, lt=2**31)] | None = None
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return blocks of 8192 rows; their bytes are estimated."""
+        itemsize = 4 if self.dtype == "float32" else 8
+        width = 12 + SHAPES[self.shape].stored * (4 + itemsize)
+        return drawn_blocks(self.rows, BLOCK_ROWS, width)
+
+    def rows_of(self, block: int) -> Iterator[Rows]:
+        """Generate one block."""
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(_PURPOSE, block))
+        # A short last block is the prefix of a full one: rows do not depend on their number.
+        shape: Shape = SHAPES[self.shape]
+        columns = shape.columns if self.columns is None else self.columns
+        drawn = draw_rows(np.random.default_rng(seeds), shape, columns, BLOCK_ROWS)
+        yield slice_rows(drawn, 0, min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
 
 
-def source_of(spec: SyntheticSpec) -> ShapedSource:
-    """Build the source from the options of ``format: synthetic``."""
-    return ShapedSource(
-        shape=spec.shape,
-        rows=spec.rows,
-        columns=SHAPES[spec.shape].columns if spec.columns is None else spec.columns,
-        seed=spec.seed,
-        dtype=spec.dtype,
-        n_columns=spec.n_columns,
-    )
+synthetic = reader(ShapedSource)

@@ -13,37 +13,25 @@ probabilities are invented (rounded from textbook values for acceptors); no real
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from elasticml.compiled import kernel
-from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk, Layout
+from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
-from elasticml.data.readers.files import fingerprint
-from elasticml.data.readers.single_pass_source import SinglePassSource
-from elasticml.data.source import (
-    BlockInfo,
-    BlockSummary,
-    drawn_blocks,
-    resolve_chunk_bytes,
-    summarise,
-)
+from elasticml.data.formats import DrawnRows, Format, reader
+from elasticml.data.readers.sequences import Pair
+from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
-from elasticml.specification.data import SyntheticSpliceSpec
-
-# A planted model of acceptor splice sites, from which synthetic sequences are drawn.
-#
-# Every sequence has AG in the middle, as every candidate site has. True sites follow, more or less
-# strongly, a position weight matrix (TTTCAG|G with a pyrimidine tract before it), and most contain
-# a branch-point motif upstream; some decoys follow the matrix at half strength. The background's
-# share of G and C varies from row to row, so that a single letter says little. The probabilities
-# are invented (rounded from textbook values for acceptors); no real sequence is used.
+from elasticml.specification.settings_model import KEEP_INT, Index
 
 ALPHABET: Final = "ACGT"
 LENGTH_MIN: Final = 8
@@ -160,12 +148,6 @@ def _plant_branch_points(
     letters[rows[:, None], places] = _BRANCH
 
 
-# Synthetic splice sites; members generate any number of rows.
-#
-# Rows are drawn in blocks, each from its own seed. So any member can generate any block without a
-# file, and the first rows do not depend on the number of rows. The planted model is fixed: another
-# seed gives fresh rows of the same problem, such as a test set.
-
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 4096
 #: Spawn key that separates these draws from others with the same seed.
@@ -180,77 +162,7 @@ class LabelledSequences:
     labels: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpliceSource(SinglePassSource):
-    """Synthetic splice sites; made by :func:`synthetic_splice`."""
-
-    rows: int
-    seed: int
-    length: int
-    positive_share: float
-    ngrams: tuple[int, int]
-    #: Number of features of the training data, which must match.
-    n_columns: int | None = None
-
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt."""
-        width = {} if self.n_columns is None else {"n_columns": self.n_columns}
-        return {
-            "format": "synthetic_splice",
-            "rows": self.rows,
-            "seed": self.seed,
-            "length": self.length,
-            "positive_share": self.positive_share,
-            "ngrams": list(self.ngrams),
-            **width,
-        }
-
-    def fingerprint(self) -> str:
-        """Digest the spec."""
-        return fingerprint(replace(self, n_columns=None).spec())
-
-    def blocks(self) -> list[BlockInfo]:
-        """Return blocks of 4096 rows."""
-        return drawn_blocks(self.rows, BLOCK_ROWS, self.length + 8)
-
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Generate one block; see :class:`elasticml.data.source.Source`."""
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        drawn = _draw_block(self, block)
-        layout = sequence_layout(ALPHABET, self.length, self.ngrams)
-        first = ChunkId(self.fingerprint(), block, 0)
-        chunks = cut_letters(drawn.letters, drawn.labels, ALPHABET, self.ngrams, first, size)
-        return chunks, summarise(block, chunks, layout)
-
-    def with_columns(self, n_columns: int) -> Self:
-        """Return the source if it has ``n_columns`` features; others would have another meaning.
-
-        Raises
-        ------
-        ConfigError
-            When the numbers differ.
-        """
-        own = sequence_layout(ALPHABET, self.length, self.ngrams).n_columns
-        if own != n_columns:
-            raise ConfigError(
-                f"synthetic sequences of {self.length} letters have {own} features, the training "
-                f"data {n_columns}; set the same data.length and data.ngrams",
-                key="data.length",
-            )
-        return replace(self, n_columns=n_columns)
-
-
-def synthetic_splice(
-    rows: int,
-    *,
-    seed: int = 0,
-    length: int = 141,
-    positive_share: float = 0.03,
-    ngrams: Sequence[int] = (1, 4),
-    n_columns: int | None = None,
-) -> SpliceSource:
+class SpliceSource(Format):
     """Return a source of synthetic splice sites that members generate; nothing is drawn yet.
 
     Parameters
@@ -273,46 +185,83 @@ def synthetic_splice(
     ConfigError
         When a setting is out of range.
     """
-    return source_of(
-        SyntheticSpliceSpec(
-            rows=rows,
-            seed=seed,
-            length=length,
-            positive_share=positive_share,
-            ngrams=ngrams,  # type: ignore[arg-type]
-            n_columns=n_columns,
+
+    format = "synthetic_splice"
+    reader = "synthetic_splice"
+
+    rows: DrawnRows = Field(kw_only=False, description="number of examples")
+    seed: Index = 0
+    length: Annotated[int, Field(ge=LENGTH_MIN, le=2**16)] = 141
+    positive_share: Annotated[float, Field(gt=0, lt=1), KEEP_INT] = 0.03
+    ngrams: Pair = (1, 4)
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        try:
+            self._layout()
+        except ValueError as error:
+            raise ValueError(
+                f"ngrams: got {list(self.ngrams)}, wanted [shortest, longest] from 1 to 4: {error}"
+            ) from None
+        if self.n_columns is not None:
+            self.with_columns(self.n_columns)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as plain values, on which the chunks depend."""
+        made = super().options()
+        del made["n_columns"]
+        return made
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return blocks of 4096 rows."""
+        return drawn_blocks(self.rows, BLOCK_ROWS, self.length + 8)
+
+    def rows_of(self, block: int) -> Iterator[Rows]:
+        """Generate the letters of one block."""
+        drawn = self.drawn(block)
+        yield Rows(labels=drawn.labels, n_columns=self._layout().n_columns, dense=drawn.letters)
+
+    def layout_of(self, rows: Rows) -> Layout:
+        """Return the layout of sequences."""
+        return self._layout()
+
+    def cut(self, rows: Rows, first: ChunkId, chunk_bytes: int) -> list[Chunk]:
+        """Partition letters into chunks of codes."""
+        letters, ngrams = np.asarray(rows.dense, np.uint8), (self.ngrams[0], self.ngrams[1])
+        return cut_letters(letters, rows.labels, ALPHABET, ngrams, first, chunk_bytes)
+
+    def with_columns(self, n_columns: int) -> Self:
+        """Return the source if it has ``n_columns`` features; others would have another meaning.
+
+        Raises
+        ------
+        ConfigError
+            When the numbers differ.
+        """
+        own = self._layout().n_columns
+        if own != n_columns:
+            raise ConfigError(
+                f"synthetic sequences of {self.length} letters have {own} features, the training "
+                f"data {n_columns}; set the same data.length and data.ngrams",
+                key="data.length",
+            )
+        return self.model_copy(update={"n_columns": n_columns})
+
+    def drawn(self, block: int) -> LabelledSequences:
+        """Draw one block."""
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(_PURPOSE, block))
+        # A short last block is the prefix of a full one: rows do not depend on their number.
+        letters, labels = draw_splice(
+            np.random.default_rng(seeds), BLOCK_ROWS, self.length, self.positive_share
         )
-    )
+        n = min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS)
+        return LabelledSequences(letters=letters[:n], labels=labels[:n])
+
+    def _layout(self) -> Layout:
+        return sequence_layout(ALPHABET, self.length, (self.ngrams[0], self.ngrams[1]))
 
 
-def source_of(spec: SyntheticSpliceSpec) -> SpliceSource:
-    """Build the source from the options of ``format: synthetic_splice``.
-
-    Raises
-    ------
-    ConfigError
-        When the n-grams are out of range.
-    """
-    try:
-        sequence_layout(ALPHABET, spec.length, spec.ngrams)
-    except ValueError as error:
-        raise ConfigError(
-            f"data.ngrams: got {list(spec.ngrams)}, wanted [shortest, longest] from 1 to 4: "
-            f"{error}",
-            key="data.ngrams",
-        ) from None
-    source = SpliceSource(**spec.model_dump(exclude={"n_columns"}))
-    return source if spec.n_columns is None else source.with_columns(spec.n_columns)
-
-
-def _draw_block(source: SpliceSource, block: int) -> LabelledSequences:
-    seeds = np.random.SeedSequence(source.seed, spawn_key=(_PURPOSE, block))
-    # A short last block is the prefix of a full one: rows do not depend on their number.
-    letters, labels = draw_splice(
-        np.random.default_rng(seeds), BLOCK_ROWS, source.length, source.positive_share
-    )
-    n = min(BLOCK_ROWS, source.rows - block * BLOCK_ROWS)
-    return LabelledSequences(letters=letters[:n], labels=labels[:n])
+synthetic_splice = reader(SpliceSource)
 
 
 def make_splice(
@@ -339,7 +288,7 @@ def make_splice(
     source = synthetic_splice(
         n, seed=seed, length=length, positive_share=positive_share, ngrams=(1, 1)
     )
-    drawn = [_draw_block(source, block.index) for block in source.blocks()]
+    drawn = [source.drawn(block.index) for block in source.blocks()]
     return LabelledSequences(
         letters=np.concatenate([part.letters for part in drawn]),
         labels=np.concatenate([part.labels for part in drawn]),

@@ -122,7 +122,7 @@ def test_marks_among_numbers_mean_missing_values_and_a_word_in_a_late_row_a_cate
     [
         (["flights.csv", "--label", "delai"], "has no column 'delai'; did you mean 'delay'?"),
         (["days.csv"], "and the last one, 'day', holds dates; name the column of the labels, one"),
-        (["points.npy"], "got 'points.npy', wanted a CSV, Parquet or svmlight file"),
+        (["points.npy"], "got 'points.npy', wanted a known file name, or --format"),
         (["nowhere.csv"], "nowhere.csv does not exist"),
     ],
 )

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import elasticml as em
-from elasticml.data.readers.npz import read_npz
-from elasticml.data.synthetic.clusters import synthetic_clusters
-from elasticml.data.synthetic.sparse import synthetic
-from elasticml.data.synthetic.splice_sites import synthetic_splice
-from elasticml.specification import data
+from elasticml.data.source import FILE_FORMATS, format_named
 from elasticml.specification.algorithms import record_section, settings_from_section
 from elasticml.specification.sections import JobOptions, default_stop
 from elasticml.specification.settings_model import default_of
 
-#: Each with the number of its defaults, so that a renamed setting is noticed.
-FUNCTIONS: list[tuple[Callable[..., Any], Any, int]] = [
-    (em.Job.__init__, JobOptions, 6),
-    (em.from_arrays, data.ArraysSpec, 2),
-    (em.read_converted, data.ChunksSpec, 1),
-    (em.read_csv, data.CsvSpec, 17),
-    (em.read_images, data.ImagesSpec, 6),
-    (em.read_parquet, data.ParquetSpec, 14),
-    (em.read_sequences, data.SequencesSpec, 7),
-    (em.read_svmlight, data.SvmlightSpec, 3),
-    (read_npz, data.NpzSpec, 2),
-    (synthetic, data.SyntheticSpec, 4),
-    (synthetic_clusters, data.SyntheticClustersSpec, 9),
-    (synthetic_splice, data.SyntheticSpliceSpec, 5),
-]
+
+def test_a_job_has_the_defaults_of_the_specification() -> None:
+    parameters = inspect.signature(em.Job.__init__).parameters
+    shared = [name for name in JobOptions.model_fields if name in parameters]
+    assert len(shared) == 6
+    for name in shared:
+        assert parameters[name].default == default_of(JobOptions, name)
 
 
-@pytest.mark.parametrize(("function", "kind", "count"), FUNCTIONS)
-def test_a_function_has_the_defaults_of_the_specification(
-    function: Callable[..., Any], kind: Any, count: int
-) -> None:
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name in kind.model_fields and parameter.default is not parameter.empty
-    }
-    assert defaults == {name: default_of(kind, name) for name in defaults}
-    assert len(defaults) == count
+@pytest.mark.parametrize("name", FILE_FORMATS)
+def test_every_option_of_a_format_is_an_argument_of_its_reader_and_documented(name: str) -> None:
+    kind = format_named(name)
+    function = getattr(importlib.import_module(kind.__module__), kind.reader)
+    arguments = inspect.signature(function).parameters
+    options = {key: field for key, field in kind.model_fields.items() if field.repr}
+    assert set(arguments) == set(options)
+    for key, field in options.items():
+        assert f"\n{key} : " in function.__doc__
+        assert field.is_required() or arguments[key].default == field.default
 
 
 @pytest.mark.parametrize("kind", [em.BatchGradient, em.CoCoA])

@@ -12,12 +12,12 @@ import yaml
 from click.testing import CliRunner
 
 from elasticml.cli.main import elasticml
+from elasticml.data.source import FILE_FORMATS
 from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.job_record import SECTIONS
 from elasticml.jobs.job_schema import job_schema
 from elasticml.policies.registry import POLICIES
 from elasticml.specification.algorithms import ALGORITHMS
-from elasticml.specification.data import FILE_FORMATS
 from elasticml.specification.sections import CLUSTERS
 
 ROOT = Path(__file__).resolve().parents[3]

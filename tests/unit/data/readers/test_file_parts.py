@@ -116,7 +116,7 @@ def test_a_file_that_changes_after_a_job_has_listed_it_is_an_error(
     part = tmp_path / "parts" / "part-7.csv"
     part.write_text(part.read_text() + "3,Oslo,1\n")
     assert ready.read(6, None, 1)[1].rows == 10
-    with pytest.raises(DataError, match=r"part-7\.csv has changed while it was read; start a new"):
+    with pytest.raises(DataError, match=r"part-7\.csv has changed since it was listed; start a"):
         ready.read(7, None, 1)
     part.unlink()
     with pytest.raises((ConfigError, DataError), match=r"part-7\.csv"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from elasticml.data.readers import image_folder
+from elasticml.data.readers import images
 from elasticml.data.readers.images import read_images
 from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
 from elasticml.errors import DataError
@@ -47,7 +47,7 @@ def in_folder(folder: Path, files: dict[str, bytes]) -> str:
 
 @pytest.mark.parametrize("n_bytes", [1, 200, 2**23])
 def test_every_image_is_in_exactly_one_block(tmp_path, monkeypatch, n_bytes):
-    monkeypatch.setattr(image_folder, "BLOCK_BYTES", n_bytes)
+    monkeypatch.setattr(images, "BLOCK_BYTES", n_bytes)
     expected = drawn()
     files = {name: png(pixels) for name, pixels in expected.items()} | {"cat/notes.txt": b"no"}
     source = source_from_spec(read_images(in_folder(tmp_path, files), dtype="float32").spec())
@@ -71,14 +71,14 @@ def test_images_of_several_sizes_are_resized_on_request(tmp_path):
 def test_a_file_that_is_no_image_is_named(tmp_path):
     path = in_folder(tmp_path, {"a/0.png": png(drawn()["cat/0.png"]), "b/1.png": b"nonsense"})
     with pytest.raises(
-        DataError, match=r"1.png of .* cannot be decoded .*Pillow does not know its format"
+        DataError, match=r"1.png cannot be decoded .*Pillow does not know its format"
     ):
         load_all(read_images(path))
 
 
 def test_images_have_one_size_in_all_blocks(tmp_path, monkeypatch):
     """Images may agree within each block, but not between blocks."""
-    monkeypatch.setattr(image_folder, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(images, "BLOCK_BYTES", 1)
     small, large = png(drawn()["cat/0.png"]), png(np.zeros((8, 6, 3), np.uint8))
     source = read_images(in_folder(tmp_path, {"a/0.png": small, "b/1.png": large}))
     source.read(0, 2**20, 1)
@@ -87,7 +87,7 @@ def test_images_have_one_size_in_all_blocks(tmp_path, monkeypatch):
 
 
 def test_test_images_are_labelled_as_the_training_images(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_folder, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(images, "BLOCK_BYTES", 1)
     files = {name: png(pixels) for name, pixels in drawn().items()}
     training = read_images(in_folder(tmp_path, files))
     facts = merge_summaries([training.read(b.index, 2**20, 1)[1] for b in training.blocks()])

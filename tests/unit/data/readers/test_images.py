@@ -132,6 +132,6 @@ def test_wrong_files_are_named(tmp_path, case):
 
 def test_labels_that_cannot_be_guessed_must_be_named(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.labels is missing, .*, which is not named"):
-        read_images("pictures")
+        read_images("pictures").blocks()
     with pytest.raises(ConfigError, match="labels-idx1-ubyte does not exist"):
         load_all(read_images(write(tmp_path, "a-images-idx3-ubyte", X)))

@@ -8,7 +8,7 @@ import json
 import lzma
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,12 @@ import pytest
 import elasticml as em
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.readers import arrays, files, images
+from elasticml.data.readers.file_parts import Listing
+from elasticml.data.readers.files import text_blocks
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import (
     Source,
+    listed_once,
     load_all,
     read_block,
     read_chunks,
@@ -31,6 +34,7 @@ from elasticml.data.source import (
     survey_all,
 )
 from elasticml.errors import ConfigError, DataError
+from examples.libffm import LibFFM, read_libffm
 from tests.unit.data.rows import labels, matrix
 
 N, LENGTH = 60, 6
@@ -62,6 +66,11 @@ def tsv() -> bytes:
 def fasta() -> bytes:
     rows = zip(Y, words(), strict=True)
     return "".join(f"> chr=1, label={y}\n{word[:4]}\n{word[4:]}\n" for y, word in rows).encode()
+
+
+def ffm() -> bytes:
+    tokens = [[f"{j // 4}:{j}:1" for j in np.flatnonzero(row)] for row in X]
+    return "".join(f"{y} {' '.join(row)}\n" for y, row in zip(Y, tokens, strict=True)).encode()
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -105,6 +114,7 @@ TEXTS = {
     "tsv": Format(tsv, read_letters, (b"1\tgene\tACGTNN\n", N + 1)),
     "fasta": Format(fasta, read_letters, (b"> label=oops\nACGTAC\n", 3 * N + 1)),
     "idx": Format(lambda: idx(X), em.read_images),
+    "a user's own": Format(ffm, read_libffm),
 }
 FORMATS = {**TEXTS, "parquet": Format(parquet, lambda path: em.read_parquet(path, "y"))}
 
@@ -248,6 +258,65 @@ def test_files_of_another_file_system_are_read(form) -> None:
             file.write(content)
     source = form.read("memory://contract/a-images-idx3-ubyte")
     np.testing.assert_array_equal(everything(source), np.column_stack([Y, X]))
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+def test_what_was_listed_travels_and_no_folder_is_listed_again(tmp_path, monkeypatch, form) -> None:
+    block_bytes(monkeypatch, 100)
+    listed = listed_once(form.write(tmp_path))
+    blocks = listed.blocks()
+    spec = json.loads(json.dumps(listed.spec()))
+    assert source_from_spec(spec).fingerprint() == listed.fingerprint()
+    (tmp_path / "a-images-idx3-ubyte").unlink()
+    there = source_from_spec(spec)
+    assert list(there.blocks()) == list(blocks)
+    form.write(tmp_path)
+    with pytest.raises(DataError, match="has changed since it was listed"):
+        survey_all(there).read(0, None, 1)
+
+
+def blocks_of(some: Any) -> list[files.FileBlock]:
+    return [block for file in some for block in text_blocks(file)]
+
+
+def test_the_listing_of_many_files_is_small_and_says_all_of_them() -> None:
+    stamps = np.random.default_rng(0).integers(0, 10**9, 3000).tolist()
+    parts = [
+        files.DataFile(
+            path=f"s3://bucket/part-{k}.csv",
+            size=9000 + k % 7,
+            token=str(1700000000_000000000 + stamp),
+            compression=None,
+        )
+        for k, stamp in enumerate(stamps)
+    ]
+    odd = [replace(parts[0], token=token, path=f"/{token}") for token in ("", "00012", "e-tag")]
+    for some in (parts, odd, parts[:1]):
+        listing = Listing("p", lambda some=some: some, blocks_of)
+        assert len(listing.blocks) == len(some)
+        there = Listing.of_table("p", listing.table)
+        assert (there.files, there.blocks) == (list(some), listing.blocks)
+        assert there.fingerprint({"a": 1}) == listing.fingerprint({"a": 1})
+        assert len(listing.table) < 200 + 20 * len(some)
+    for damaged in ("", "nonsense", "c-" + listing.table):
+        with pytest.raises(ConfigError, match=r"data\.files: no table of files"):
+            source_from_spec({"format": "svmlight", "path": "a", "files": damaged or "0"})
+
+
+def test_a_format_that_is_none_or_cannot_be_imported_is_named() -> None:
+    path = "examples.libffm:LibFFM"
+    assert type(source_from_spec({"format": path, "path": "a", "zero_based": False})) is LibFFM
+    for name, what in (
+        ("nowhere:Format", "data.format: nowhere:Format cannot be imported"),
+        ("examples.libffm:Rows", "data.format: examples.libffm:Rows is no format"),
+        ("examples.libffm:Other", "data.format: examples.libffm:Other cannot be imported"),
+        ("svmligt", "data.format: got 'svmligt'; did you mean 'svmlight'?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            source_from_spec({"format": name, "path": "a"})
+        assert str(caught.value).startswith(what)
+    with pytest.raises(ConfigError, match=r"data\.zero_base is not a setting; did you mean"):
+        source_from_spec({"format": path, "path": "a", "zero_base": True})
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
