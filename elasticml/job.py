@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.scored_rows import scored_as
-from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec
+from elasticml.data.source import FILES, Source, resolve_chunk_bytes, source_from_spec
 from elasticml.data.storage.filesystem import is_url, join
 from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.ids import RECORD_VERSION, VERSION
@@ -608,7 +608,9 @@ def _resumed(
             f"them again: {run_checkpoints.resume_call(path, former)}",
             path="data",
         )
-    source = source_from_spec(former.data)
+    # The driver lists the files again: the job resumes only if they are the same.
+    unlisted = {key: value for key, value in former.data.items() if key != FILES}
+    source = source_from_spec(unlisted)
     if data is not None or test is not None:
         source = scored_as(source if data is None else data, former.data, test)
     job_id = new_job_id(former.name or "job")

@@ -430,7 +430,7 @@ def _encoded_as(other: Source, train: Source) -> Source:
     if other is train or not _is_table(other) or not _is_table(train):
         return other
     table, training = cast(Any, other), cast(Any, train)
-    encoded: Source = replace(table, encoder=training.fitted_encoder())
+    encoded: Source = table.with_encoder(training.fitted_encoder())
     return encoded
 
 

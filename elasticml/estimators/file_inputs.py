@@ -155,7 +155,7 @@ def _rows(
             key="by",
         )
     if given is not None and given.encoder is not None and isinstance(source, TableSource):
-        source = source.model_copy(update={"encoder": given.encoder})
+        source = source.with_encoder(given.encoder)
     ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
     chunks = load_all(ready)
     if not chunks:

@@ -10,7 +10,7 @@ from typing import Any
 from elasticml.algorithms.base import Arrays, Resume
 from elasticml.control.policy import Progress
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.data.source import Source, resolve_chunk_bytes
+from elasticml.data.source import FILES, Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
 from elasticml.protocol.job_record import GATHER_S, JobRecord
 from elasticml.specification.user_objects import without_marks
@@ -157,9 +157,12 @@ def _changed(what: str) -> DataError:
 
 
 def _plain(value: Any) -> Any:
-    """Convert to plain JSON values, without keys whose value is None."""
+    """Convert to plain JSON values, without keys whose value is None, and listings of files.
+
+    Fingerprints say whether the files are the same.
+    """
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items() if v is not None}
+        return {str(k): _plain(v) for k, v in value.items() if v is not None and k != FILES}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return json.loads(without_marks(json.dumps(value, default=str)))

@@ -123,6 +123,10 @@ class DaskTableSource(DaskSource):
             columns=surveys,
         )
 
+    def with_encoder(self, encoder: TableEncoder) -> DaskTableSource:
+        """Return a source with the encoding of another table."""
+        return replace(self, encoder=encoder)
+
     def fitted_encoder(self) -> TableEncoder:
         """Return the encoder; one that depends on no statistics is not kept."""
         settings = self.settings

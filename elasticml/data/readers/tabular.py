@@ -323,6 +323,10 @@ class TableSource(FileFormat, TableOptions):
             return source
         return source.model_copy(update={"encoder": encoder_from_json(facts.encoder)})
 
+    def with_encoder(self, encoder: TableEncoder) -> Self:
+        """Return a source with the encoding of another table."""
+        return self.model_copy(update={"encoder": encoder})
+
     def fitted_encoder(self) -> TableEncoder:
         """Return the encoder; one that depends on no statistics is not kept."""
         fitted: TableEncoder = self.encoder or self._fit({})
