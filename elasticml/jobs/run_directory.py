@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from elasticml.data.storage.filesystem import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.jobs.yaml_text import dump_yaml
 from elasticml.models.file_format import npz_bytes
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.reader import parse_line
@@ -214,7 +214,7 @@ class RunDirectory:
         self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            text = yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=100)
+            text = dump_yaml(dict(job), default_flow_style=None, width=100)
             self._job = text.encode()
             self._story = self._own_story()
             write_whole(str(self.path / "job.yaml"), self._job)

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from elasticml.errors import ConfigError, how_to_install, one_line
 from elasticml.jobs.callbacks import Callback
+from elasticml.jobs.yaml_text import dump_yaml
 from elasticml.story.history import HistoryRow
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class TensorBoardCallback(Callback):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._writer = EventFileWriter(self.log_dir)
-        text = yaml.safe_dump(dict(job), sort_keys=False).replace("\n", "\n    ")
+        text = dump_yaml(dict(job)).replace("\n", "\n    ")
         shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
         tensor = TensorProto(
             dtype=DT_STRING, string_val=[f"    {text}".encode()], tensor_shape=shape

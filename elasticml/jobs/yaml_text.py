@@ -1,8 +1,7 @@
-"""Parse YAML that is not trusted: with limits that hold before anything is expanded.
+"""Parse YAML that is not trusted, within limits, and write YAML.
 
 YAML lets a few hundred bytes stand for billions of values (aliases of aliases, merged mappings),
-and nest without end. The limits count every alias as all that it stands for, while the text is
-composed; PyYAML expands it only after that.
+and nest without end. Aliases are refused, and values are counted while the text is composed.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from elasticml.errors import ConfigError, one_line
 
 #: Longest text, in bytes.
 TEXT_BYTES_MAX: Final = 2**20
-#: Most values, each alias counted as all the values that it stands for.
+#: Most values.
 VALUES_MAX: Final = 50_000
-#: Deepest nesting, through aliases too.
+#: Deepest nesting.
 DEPTH_MAX: Final = 40
 #: Longest number, in characters: Python converts longer ones in quadratic time, or refuses them.
 NUMBER_CHARACTERS_MAX: Final = 64
@@ -32,40 +31,26 @@ class _LimitedLoader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._n_values = 0
-        #: Values and height of the nodes composed so far: what an alias of one stands for.
-        self._sizes: dict[yaml.Node, tuple[int, int]] = {}
-        #: Heights of the nodes being composed, outermost first.
-        self._heights: list[int] = []
+        #: Number of nodes being composed, each within the one before.
+        self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node and all below it, and count them."""
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-        self._check(1, 1, mark)
-        before = self._n_values
-        is_alias = self.check_event(yaml.AliasEvent)
-        self._heights.append(0)
+        self._n_values += 1
+        self._depth += 1
+        problem = ""
+        if self.check_event(yaml.AliasEvent):
+            problem = "an alias (*) of another value, wanted the value itself"
+        elif self._n_values > VALUES_MAX:
+            problem = f"more than {VALUES_MAX} values"
+        elif self._depth > DEPTH_MAX:
+            problem = f"nested more than {DEPTH_MAX} deep"
+        if problem:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise ComposerError(None, None, problem, mark)
         node = super().compose_node(parent, index)
-        height = self._heights.pop() + 1
-        if is_alias:
-            if node is None or node not in self._sizes:
-                raise ComposerError(None, None, "an alias stands within what it stands for", mark)
-            n_values, height = self._sizes[node]
-            self._check(n_values, height, mark)
-            self._n_values += n_values
-        elif node is not None:
-            self._n_values += 1
-            self._sizes[node] = self._n_values - before, height
-        if self._heights:
-            self._heights[-1] = max(self._heights[-1], height)
+        self._depth -= 1
         return node
-
-    def _check(self, n_values: int, height: int, mark: Any) -> None:
-        if self._n_values + n_values > VALUES_MAX:
-            raise ComposerError(
-                None, None, f"more than {VALUES_MAX} values, aliases counted in full", mark
-            )
-        if len(self._heights) + height > DEPTH_MAX:
-            raise ComposerError(None, None, f"nested more than {DEPTH_MAX} deep", mark)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Construct a value; one that Python refuses, such as 30 February, gets its place."""
@@ -82,6 +67,19 @@ class _LimitedLoader(yaml.SafeLoader):
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
             what = f"{str(node.value)[:40]!r} cannot be read: {one_line(error)}"
             raise ConstructorError(None, None, what, node.start_mark) from None
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, which writes a value that occurs twice, twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def dump_yaml(values: Any, **options: Any) -> str:
+    """Return plain values as YAML that :func:`load_yaml` reads; options are those of PyYAML."""
+    text: str = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, **options)
+    return text
 
 
 def load_yaml(text: str, where: str) -> Any:
