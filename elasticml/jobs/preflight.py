@@ -13,7 +13,6 @@ from elasticml.data.readers.images import image_shape
 from elasticml.data.scored_rows import test_source, training_source
 from elasticml.data.source import Source, read_block, survey_all
 from elasticml.errors import ConfigError, DataError, prefix_errors
-from elasticml.evaluation.predictor import check_predicts, row_length_error
 from elasticml.specification.algorithms import (
     AnyAlgorithm,
     ImportedAlgorithm,
@@ -56,6 +55,8 @@ def preflight_data(
     if isinstance(algorithm, ImportedAlgorithm):
         own = _if_accessible(lambda: algorithm_named(algorithm.name), reads)
         if own is not None:
+            from elasticml.evaluation.predictor import check_predicts  # loads numba
+
             check_predicts(own, "data.test")
     with prefix_errors("data.test"):
         n_columns = _columns_of(test, cache, reads)
@@ -65,6 +66,8 @@ def preflight_data(
         shape = algorithm.shape
         n_inputs = math.prod(shape) if shape is not None else _training_columns(data, reads)
         if n_inputs not in (None, n_columns):
+            from elasticml.evaluation.predictor import row_length_error  # loads numba
+
             raise row_length_error(n_columns, n_inputs)
         _check_image_shapes(
             test, lambda: _if_accessible(lambda: image_shape(training_source(data)), reads) or shape
