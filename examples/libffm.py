@@ -4,7 +4,8 @@
     elasticml run job.yaml
 
 A job file names it as ``data: {format: "libffm:LibFFM", path: clicks.ffm}``. This file must be
-importable in all processes of the job, such as from a folder in ``PYTHONPATH``.
+importable in all processes of the job: from the folder in which the command runs, or another one in
+``PYTHONPATH``.
 """
 
 from collections.abc import Iterator

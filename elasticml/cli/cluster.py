@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -145,8 +144,6 @@ def _made(cluster: ClusterFactory, verbose: bool) -> Iterator[Client]:
     from distributed.deploy import Cluster
 
     module, _, name = cluster.call.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
         call: Any = importlib.import_module(module)
         for part in name.split("."):

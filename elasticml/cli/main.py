@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import traceback
@@ -102,6 +103,8 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = elasti
     words = list(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # has the losses, formats and algorithms that a job file names
     try:
         code = command.main(words, prog_name=command.name, standalone_mode=False)
     except click.exceptions.Exit as error:

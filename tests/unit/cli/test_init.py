@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +137,13 @@ def test_what_cannot_be_described_is_refused_and_nothing_written(folder, argumen
     (folder / "job.yaml").write_text("")
     done = CliRunner().invoke(elasticml, ["init", "rows.svm"])
     assert "--out: job.yaml exists already" in done.exception.message
+
+
+def test_a_format_of_a_module_in_the_working_folder_is_found(tmp_path):
+    shutil.copy(Path(__file__).parents[3] / "examples" / "libffm.py", tmp_path / "mine.py")
+    (tmp_path / "rows.ffm").write_text("1 0:1:0.5 1:4:1\n0 0:2:1\n" * 5)
+    command = Path(sys.executable).with_name("elasticml")  # has no import path of its own
+    words = [command, "init", "rows.ffm", "--format", "mine:LibFFM"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "format: mine:LibFFM" in (tmp_path / "job.yaml").read_text()
