@@ -144,6 +144,14 @@ def write_files() -> None:
             late = "yes" if delay > 15 else "no"
             lines.append(f"{i},{carrier},{hour},{random.integers(100, 3000)},{delay},{late}")
         Path(f"{name}.csv").write_text("\n".join(lines) + "\n")
+    for name, n_rows in (("clicks", 400), ("new", 20)):
+        columns = np.sort(random.permuted(np.tile(np.arange(12), (n_rows, 1)), axis=1)[:, :4])
+        Path(f"{name}.ffm").write_text(
+            "".join(
+                f"{int(row[0] < 2)} " + " ".join(f"{j % 3}:{j}:1" for j in row) + "\n"
+                for row in columns.tolist()
+            )
+        )
     np.savez("points.npz", X=random.normal(size=(600, 4)), y=np.zeros(600))
     years = random.uniform(0.5, 2, 400)
     claims = random.poisson(0.3 * years)
