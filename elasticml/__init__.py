@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from elasticml.data.readers.converted import read_converted
     from elasticml.data.readers.dask_collections import from_dask
     from elasticml.data.readers.images import read_images
-    from elasticml.data.readers.sequences import read_sequences
     from elasticml.data.readers.svmlight import read_svmlight
     from elasticml.data.readers.tabular import read_csv, read_parquet
-    from elasticml.data.synthetic.splice_sites import make_splice
     from elasticml.errors import (
         ConfigError,
         DataError,
@@ -127,13 +125,11 @@ __all__ = [
     "lasso_path",
     "load_model",
     "load_result",
-    "make_splice",
     "read_converted",
     "read_csv",
     "read_images",
     "read_job_file",
     "read_parquet",
-    "read_sequences",
     "read_svmlight",
     "resume",
     "testing",
@@ -148,12 +144,10 @@ _HOMES = {
     "YarnCluster": "clusters.yarn.cluster",
     "from_arrays": "data.readers.arrays",
     "from_dask": "data.readers.dask_collections",
-    "make_splice": "data.synthetic.splice_sites",
     "read_converted": "data.readers.converted",
     "read_csv": "data.readers.tabular",
     "read_images": "data.readers.images",
     "read_parquet": "data.readers.tabular",
-    "read_sequences": "data.readers.sequences",
     "read_svmlight": "data.readers.svmlight",
     "KMeans": "estimators.kmeans",
     **dict.fromkeys(("ElasticNet", "Lasso"), "estimators.elastic_net"),

@@ -33,8 +33,7 @@ GROUPS: Mapping[str, str] = {
         "GlobalShuffle Straggler TuneLocalWork ChooseInnerIterations"
     ),
     "Data": (
-        "from_arrays from_dask read_svmlight read_csv read_parquet read_images "
-        "read_sequences read_converted make_splice"
+        "from_arrays from_dask read_svmlight read_csv read_parquet read_images read_converted"
     ),
     "Estimators": (
         "LinearSVC LogisticRegression Ridge Lasso ElasticNet LassoCV ElasticNetCV "

@@ -34,7 +34,6 @@ _FORMATS: Final[dict[str, str]] = {
     "images": "elasticml.data.readers.images:ImageSource",
     "npz": "elasticml.data.readers.npz:NpzSource",
     "parquet": "elasticml.data.readers.tabular:ParquetSource",
-    "sequences": "elasticml.data.readers.sequences:SequenceSource",
     "svmlight": "elasticml.data.readers.svmlight:SvmlightSource",
 }
 #: The same of rows that members generate.

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.optimize import minimize
 from support.elastic_comparison import Plan, Study, judge, markdown, tables
+from support.sequences import read_sequences
 
 import elasticml as em
 from elasticml.cli.cluster import quieten
@@ -116,7 +117,7 @@ def human(folder: Path, seed: int) -> tuple[Source, Source | None]:
     """280,632 human donor sites to train, 46,688 features; vertebrate ones to test."""
     (train,) = shuffled(DATA / "human_splice" / "train_kulp_reese_donor.tsv.xz", folder, seed)
     test = DATA / "human_splice" / "test_burset_guigo_nonoverlap_donor.tsv.xz"
-    return em.read_sequences(train), em.read_sequences(str(test))
+    return read_sequences(train), read_sequences(str(test))
 
 
 def celegans(folder: Path, seed: int) -> tuple[Source, Source | None]:
@@ -124,7 +125,7 @@ def celegans(folder: Path, seed: int) -> tuple[Source, Source | None]:
     path = DATA / "celegans_acceptor" / "C_elegans_acc_100000.fasta.bz2"
     train, test = shuffled(path, folder, seed, stop=70_000, record=2)
     window = [128, 269]
-    return em.read_sequences(train, window=window), em.read_sequences(test, window=window)
+    return read_sequences(train, window=window), read_sequences(test, window=window)
 
 
 def a9a(folder: Path, seed: int) -> tuple[Source, Source | None]:

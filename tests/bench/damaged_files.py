@@ -62,11 +62,11 @@ from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.data.readers.convert import convert
 from elasticml.data.readers.images import read_images
 from elasticml.data.readers.npz import read_npz
-from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.readers.svmlight import read_svmlight
 from elasticml.data.readers.tabular import feature_tables, read_csv, read_head, read_parquet
 from elasticml.data.source import infer_format, survey_all
 from elasticml.data.storage import block_file
+from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_file import read_job_file
 from elasticml.jobs.warm_start import load_warm_start
@@ -154,19 +154,6 @@ def csv_text() -> bytes:
         colour = ("red", "green", "")[k % 3]
         lines.append(f"{k % 2},{rng.normal():.4f},{k},{colour},2024-02-{1 + k % 28:02}")
     return ("\n".join(lines) + "\n").encode()
-
-
-def tsv_text() -> bytes:
-    rng = np.random.default_rng(3)
-    words = ["".join(rng.choice(list("ACGT"), 24)) for _ in range(ROWS)]
-    return "".join(f"{k % 2}\t{word}\n" for k, word in enumerate(words)).encode()
-
-
-def fasta_text() -> bytes:
-    rng = np.random.default_rng(4)
-    words = ["".join(rng.choice(list("ACGT"), 24)) for _ in range(ROWS)]
-    records = (f"> {k}, label={k % 2}\n{w[:12]}\n{w[12:]}\n" for k, w in enumerate(words))
-    return "".join(records).encode()
 
 
 def text_case(
@@ -375,8 +362,7 @@ def write_folder(folder: Path) -> None:
 
 def write_chunks(folder: Path, kind: str) -> None:
     if kind == "sequences":
-        (folder / "a.tsv").write_bytes(tsv_text())
-        source: Any = read_sequences(str(folder / "a.tsv"))
+        source: Any = synthetic_splice(ROWS, length=24)
     else:
         (folder / "a.svm").write_bytes(svmlight_text())
         source = read_svmlight(str(folder / "a.svm"))
@@ -620,9 +606,6 @@ def cases() -> dict[str, Case]:
         (".xz", lzma.compress),
     ):
         made[f"svmlight{name}"] = text_case(svmlight_text, f"a.svm{name}", read_svmlight, pack)
-        made[f"tsv{name}"] = text_case(tsv_text, f"a.tsv{name}", read_sequences, pack)
-    made["fasta"] = text_case(fasta_text, "a.fa", read_sequences)
-    made["fasta.gz"] = text_case(fasta_text, "a.fa.gz", read_sequences, gzip.compress)
     for name, pack in (("a.csv", bytes), ("a.csv.gz", gzip.compress)):
         write = text_case(csv_text, name, read_csv, pack).write
         made[name[2:]] = Case(

@@ -34,8 +34,6 @@ from elasticml.ids import ChunkId
 CODES_MAX = 256
 #: Longest n-gram.
 N_MAX = 4
-#: Value in :func:`letter_table` for a byte that is not a letter of the alphabet.
-UNKNOWN = 255
 
 
 def first_columns(sigma: int, length: int, ngrams: tuple[int, int]) -> NDArray[np.int64]:
@@ -91,20 +89,6 @@ def sequence_layout(alphabet: str, length: int, ngrams: tuple[int, int]) -> Layo
     return Layout(
         kind="sequence", n_columns=columns, alphabet=alphabet, length=length, ngrams=(lo, hi)
     )
-
-
-def letter_table(alphabet: str) -> NDArray[np.uint8]:
-    """Return the table from bytes to letter numbers, case-insensitive; ``UNKNOWN`` for others.
-
-    Returns
-    -------
-    ndarray (256,), uint8
-    """
-    table = np.full(256, UNKNOWN, np.uint8)
-    for number, letter in enumerate(alphabet):
-        table[ord(letter.lower())] = number
-        table[ord(letter.upper())] = number
-    return table
 
 
 @kernel

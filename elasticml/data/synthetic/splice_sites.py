@@ -13,8 +13,7 @@ probabilities are invented (rounded from textbook values for acceptors); no real
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Final, Self
 
@@ -27,11 +26,10 @@ from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.data.formats import DrawnRows, Format, reader
-from elasticml.data.readers.sequences import Pair
 from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
-from elasticml.specification.settings_model import KEEP_INT, Index
+from elasticml.specification.settings_model import AS_PAIR, KEEP_INT, Index
 
 ALPHABET: Final = "ACGT"
 LENGTH_MIN: Final = 8
@@ -148,18 +146,12 @@ def _plant_branch_points(
     letters[rows[:, None], places] = _BRANCH
 
 
+#: Two whole numbers.
+Pair = Annotated[Sequence[int], AS_PAIR]
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 4096
 #: Spawn key that separates these draws from others with the same seed.
 _PURPOSE: Final = 0x5911CE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledSequences:
-    """Letters (n, length) uint8, indices into ``"ACGT"``, and labels (n,), 1.0 or -1.0."""
-
-    letters: NDArray[np.uint8]
-    labels: NDArray[np.float64]
 
 
 class SpliceSource(Format):
@@ -218,8 +210,13 @@ class SpliceSource(Format):
 
     def rows_of(self, block: int) -> Iterator[Rows]:
         """Generate the letters of one block."""
-        drawn = self.drawn(block)
-        yield Rows(labels=drawn.labels, n_columns=self._layout().n_columns, dense=drawn.letters)
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(_PURPOSE, block))
+        # A short last block is the prefix of a full one: rows do not depend on their number.
+        letters, labels = draw_splice(
+            np.random.default_rng(seeds), BLOCK_ROWS, self.length, self.positive_share
+        )
+        n = min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS)
+        yield Rows(labels=labels[:n], n_columns=self._layout().n_columns, dense=letters[:n])
 
     def layout_of(self, rows: Rows) -> Layout:
         """Return the layout of sequences."""
@@ -247,49 +244,8 @@ class SpliceSource(Format):
             )
         return self.model_copy(update={"n_columns": n_columns})
 
-    def drawn(self, block: int) -> LabelledSequences:
-        """Draw one block."""
-        seeds = np.random.SeedSequence(self.seed, spawn_key=(_PURPOSE, block))
-        # A short last block is the prefix of a full one: rows do not depend on their number.
-        letters, labels = draw_splice(
-            np.random.default_rng(seeds), BLOCK_ROWS, self.length, self.positive_share
-        )
-        n = min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS)
-        return LabelledSequences(letters=letters[:n], labels=labels[:n])
-
     def _layout(self) -> Layout:
         return sequence_layout(ALPHABET, self.length, (self.ngrams[0], self.ngrams[1]))
 
 
 synthetic_splice = reader(SpliceSource)
-
-
-def make_splice(
-    n: int, seed: int = 0, *, length: int = 141, positive_share: float = 0.03
-) -> LabelledSequences:
-    """Generate the rows of :func:`synthetic_splice` with these settings in this process.
-
-    Parameters
-    ----------
-    n, seed, length, positive_share
-        As ``rows`` and the other parameters of :func:`synthetic_splice`.
-
-    Raises
-    ------
-    ConfigError
-        When a setting is out of range.
-
-    Examples
-    --------
-    >>> sites = em.make_splice(n=100, seed=1)
-    >>> sites.letters.shape, sites.labels.shape
-    ((100, 141), (100,))
-    """
-    source = synthetic_splice(
-        n, seed=seed, length=length, positive_share=positive_share, ngrams=(1, 1)
-    )
-    drawn = [source.drawn(block.index) for block in source.blocks()]
-    return LabelledSequences(
-        letters=np.concatenate([part.letters for part in drawn]),
-        labels=np.concatenate([part.labels for part in drawn]),
-    )

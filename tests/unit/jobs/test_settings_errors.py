@@ -114,7 +114,7 @@ def cocoa(**settings: Any) -> dict[str, Any]:
 
 
 def letters(**settings: Any) -> dict[str, Any]:
-    return {"data": {"format": "sequences", "path": "a", **settings}}
+    return {"data": {"format": "synthetic_splice", "rows": 9, **settings}}
 
 
 @pytest.mark.parametrize(
@@ -272,9 +272,7 @@ def letters(**settings: Any) -> dict[str, Any]:
         ({"validate": {"data": {"strange": 1}}}, "validate.data.strange is not a setting"),
         ({"stop": 14}, "stop: got 14, wanted a mapping with keys such as rounds, seconds"),
         (letters(ngrams=[1, 5]), "longest <= 4"),
-        (letters(window=[5, 5]), "wanted 0 <= start < stop"),
-        (letters(window=[0, 3]), "hold no 4-gram"),
-        (letters(alphabet="AACG"), "distinct"),
+        (letters(length=8, ngrams=[0, 3]), "from 1 to 4"),
         ({"data": {"format": "images", "path": "a", "size": [32]}}, "data.size[1] is missing"),
         ({"data": {"format": "csv", "path": "a", "label": 1.5}}, "wanted a whole number or text"),
     ],

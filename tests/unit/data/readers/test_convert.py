@@ -18,11 +18,11 @@ from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.convert import ConversionProgress, compute_stats, convert
 from elasticml.data.readers.converted import ConvertedSource, read_converted
-from elasticml.data.readers.sequences import read_sequences
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, load_all, read_chunks, source_from_spec, survey_all
 from elasticml.data.storage.block_file import files_of
+from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError, DataError
 from tests.unit.data.rows import labels, matrix
 
@@ -38,11 +38,6 @@ def table(folder: Path, name: str, text: str) -> Source:
     return read_csv(str(folder / name), label="y", categorical=["city"])
 
 
-def sequences(folder: Path) -> Source:
-    (folder / "s.txt").write_text("1\tACGT\n-1\tTTGA\n" * 40)
-    return read_sequences(str(folder / "s.txt"), ngrams=(1, 1))
-
-
 def all_columns(chunks: list[Chunk], width: int) -> np.ndarray:
     return np.column_stack([labels(chunks), matrix(chunks, width)])
 
@@ -53,7 +48,7 @@ def test_converted_data_equal_the_source(tmp_path: Path, kind: str) -> None:
     source: Source = {
         "svmlight": lambda: svmlight(tmp_path),
         "csv": lambda: table(tmp_path, "a.csv", "y,a,city\n" + "1,2.5,Rome\n0,3,Oslo\n" * 50),
-        "sequences": lambda: sequences(tmp_path),
+        "sequences": lambda: synthetic_splice(80, length=12, ngrams=(1, 1)),
         "dense": lambda: from_arrays(X, np.arange(200.0)),
         "weighted": lambda: from_arrays(X, np.arange(200.0), np.arange(200) / 64),
     }[kind]()
