@@ -1,4 +1,4 @@
-"""Time one exchange without compute: our links, and other ways with Dask, sockets and MPI.
+"""Time one exchange without compute: our links, bare sockets and MPI.
 
     python -m tests.bench exchange [--workers 4 8] [--blocks 10] [--quick] [--json FILE]
                                     [--only shm streams] [--mpi PYTHON] [--docs FILE]
@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 from distributed import Scheduler, Worker
-from distributed.core import ConnectionPool
 
 from elasticml.clusters.process_setup import configure_dask, freeze_memory
 from elasticml.collective.dask_transport import transport_of
@@ -36,15 +35,12 @@ from tests.bench.exchange_ways import (
     SIZE,
     Bare,
     Links,
-    Rpc,
-    SharedLinks,
     Vector,
     Way,
+    no_slot,
     read_exactly,
     ready_part,
-    rpc_handler,
-    serve_link,
-    serve_shared,
+    serve_links,
     serve_socket,
 )
 
@@ -52,7 +48,7 @@ HOST = "127.0.0.1"
 SIZES = (1_000, 47_028, 1_000_000)
 #: Timed exchanges of each way in one block, by size.
 REPEATS = {1_000: 30, 47_028: 15, 1_000_000: 4}
-STREAM, SHARED, BARE, RPC, MPI = "streams", "shm", "bare sockets", "direct RPC", "MPI allreduce"
+STREAM, SHARED, BARE, MPI = "streams", "shm", "bare sockets", "MPI allreduce"
 #: The kinds of link that every worker opens.
 KINDS = ("stream", "shm")
 
@@ -63,7 +59,6 @@ async def run_worker(address: str, port: int, index: int, sizes: tuple[int, ...]
     """Run a worker: answer in every way until the scheduler closes."""
     parts = {size: ready_part(index, size) for size in sizes}
     async with Worker(address, nthreads=1, name=index, dashboard=False, host=HOST) as worker:
-        worker.handlers["bench_partial"] = rpc_handler(parts)
         thread = threading.Thread(
             target=serve_socket, args=((HOST, port), index, parts), daemon=True
         )
@@ -72,12 +67,8 @@ async def run_worker(address: str, port: int, index: int, sizes: tuple[int, ...]
         serving = []
         for kind in KINDS:
             link = await transport.connect(address, {"member": index, "transport": kind})
-            answering = (
-                serve_shared(link, parts, transport.lendable)
-                if kind == "shm"
-                else serve_link(link, parts)
-            )
-            serving.append(asyncio.create_task(answering))
+            lendable = transport.lendable if kind == "shm" else no_slot
+            serving.append(asyncio.create_task(serve_links(link, parts, lendable)))
         await asyncio.gather(*serving)
         await worker.finished()
 
@@ -135,29 +126,16 @@ async def ways_of(n_workers: int, sizes: tuple[int, ...]) -> AsyncIterator[dict[
             listener = stack.enter_context(socket.create_server((HOST, 0)))
             port = listener.getsockname()[1]
             served = ["--serve", scheduler.address, str(port), str(n_workers)]
-            command = [
-                sys.executable,
-                "-m",
-                "tests.bench",
-                "exchange",
-                "--sizes",
-                *map(str, sizes),
-                *served,
-            ]
+            command = [sys.executable, "-m", "tests.bench", "exchange"]
+            command += ["--sizes", *map(str, sizes), *served]
             processes.append(
                 subprocess.Popen(command, env={**os.environ, "PYTHONPATH": harness.path()})
             )
             links, peers = await accept_all(scheduler, listener, n_workers)
-            pool = ConnectionPool(connection_args=scheduler.connection_args)
-            await pool.start()
-            stack.push_async_callback(pool.close)
-            named = {state.name: state.address for state in scheduler.workers.values()}
-            addresses = [named[k] for k in range(n_workers)]
             ways: dict[str, Way] = {
                 BARE: Bare(peers, sizes),
-                STREAM: Links(links["stream"], sizes),
-                SHARED: SharedLinks(links["shm"], transport_of(scheduler).lendable),
-                RPC: Rpc(pool, addresses),
+                STREAM: Links(links["stream"], sizes, no_slot),
+                SHARED: Links(links["shm"], sizes, transport_of(scheduler).lendable),
             }
             yield ways
             for peer in peers:
@@ -229,7 +207,7 @@ async def measure(
 def show(times: Times, n_workers: int) -> None:
     """Print medians and minima, with the ratios of the medians to those of some ways."""
     sizes = list(next(iter(times.values())))
-    against = [name for name in (RPC, BARE, MPI) if name in times]
+    against = [name for name in (BARE, MPI) if name in times]
     middle = {name: harness.medians(times[name]) for name in times}
     print(f"ratios in parentheses: to {', '.join(against)}")
     harness.head("workers", "doubles", "way", "median ms", "min ms", keys=3)

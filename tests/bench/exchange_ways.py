@@ -14,12 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from distributed.core import ConnectionPool
-from distributed.protocol import to_serialize
 from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.shared_memory import SHARED_BYTES_MIN
 from elasticml.collective.transport import Link
 from elasticml.runtime.driver_agent import SUM_THREADS
 from elasticml.runtime.executors import parallel
@@ -57,62 +54,43 @@ class Way(Protocol):
         ...
 
 
-# --- Links of ours: streams -----------------------------------------------------
+# --- Links of ours ---------------------------------------------------------------------------
 
 
-async def serve_link(link: Link, parts: Parts) -> None:
-    """Answer every model on a link with the partial, until it closes."""
+def no_slot(nbytes: int) -> None:
+    """Lend nothing, as a link without shared memory."""
+
+
+async def serve_links(link: Link, parts: Parts, lendable: Lendable) -> None:
+    """Answer every model on a link with the partial, in shared memory where the link lends it."""
     models = {size: np.empty(size) for size in parts}
+    filled: dict[int, Vector] = {}
+    ready = {size: ready_slot(part, filled, lendable) for size, part in parts.items()}
 
     def allocate(header: Header, prefix: Any) -> memoryview:
         return memoryview(models[header.payload_bytes // 8])
 
     def on_model(peer: Peer, frame: Frame) -> None:
         assert frame.payload is not None
-        size = frame.payload.nbytes // 8
-        peer.send(partial_of(frame, answer(models[size], parts[size])))
+        model = np.frombuffer(frame.payload)
+        payload = memoryview(answer(model, ready.pop(model.size)))
+        peer.send(Frame(kind=Kind.PARTIAL, exchange=frame.exchange, prefix={}, payload=payload))
+        ready[model.size] = ready_slot(parts[model.size], filled, lendable)
 
     await Peer(link, allocate, on_model, no_more).run()
-
-
-async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
-    """Answer every model on a link with the partial, which is in shared memory already."""
-    filled: dict[int, Vector] = {}
-    ready = {size: ready_slot(part, filled, lendable) for size, part in parts.items()}
-
-    def on_model(peer: Peer, frame: Frame) -> None:
-        assert frame.payload is not None
-        size = frame.payload.nbytes // 8
-        peer.send(partial_of(frame, answer(np.frombuffer(frame.payload), ready.pop(size))))
-        ready[size] = ready_slot(parts[size], filled, lendable)
-
-    await Peer(link, buffer_for, on_model, no_more).run()
-
-
-def partial_of(model: Frame, part: Vector) -> Frame:
-    """Return the frame that answers a model."""
-    payload = memoryview(part)
-    return Frame(kind=Kind.PARTIAL, exchange=model.exchange, prefix={}, payload=payload)
 
 
 def no_more(peer: Peer, reason: str) -> None:
     """Ignore the end of a link."""
 
 
-def buffer_for(header: Header, prefix: Any) -> memoryview:
-    """Return a buffer for a vector that comes through the link: only short ones do."""
-    assert header.payload_bytes < SHARED_BYTES_MIN
-    return memoryview(np.empty(header.payload_bytes // 8))
-
-
 def ready_slot(vector: Vector, ready: dict[int, Vector], lendable: Lendable) -> Vector:
-    """Return the vector in a shared slot, which ``ready`` records as filled; short ones unchanged.
+    """Return the vector in a shared slot, which ``ready`` records as filled, or as it is.
 
     A slot that was filled before contains the same vector except for its first and last value.
     """
     slot = lendable(vector.nbytes)
     if slot is None:
-        assert vector.nbytes < SHARED_BYTES_MIN
         return vector
     address = slot.ctypes.data
     if ready.get(address) is not vector:
@@ -121,20 +99,21 @@ def ready_slot(vector: Vector, ready: dict[int, Vector], lendable: Lendable) -> 
     return slot
 
 
-class SharedLinks:
-    """A star of links between processes that share memory; vectors are summed in place."""
+class Links:
+    """A star of links with the root in this process; with shared memory vectors stay in place."""
 
-    def __init__(self, links: Sequence[Link], lendable: Lendable) -> None:
+    def __init__(self, links: Sequence[Link], sizes: Sequence[int], lendable: Lendable) -> None:
         self._lendable = lendable
+        # Through a stream long vectors arrive one after the other, and are added meanwhile.
+        self._eager_bytes_max = np.inf if lendable is no_slot else EAGER_BYTES_MAX
         self._parallel = parallel(SUM_THREADS)
         self._ready: dict[int, Vector] = {}
+        self._buffers = {size: [np.empty(size) for _ in links] for size in sizes}
         self._parts: list[Vector | None] = []
-        self._n_missing = self._n_added = 0
+        self._n_missing = self._n_added = self._exchange = 0
         self._total = np.empty(0)
-        self._exchange = 0
         self._complete = asyncio.get_running_loop().create_future()
-        self._peers = [Peer(link, buffer_for, self._on_partial, no_more) for link in links]
-        self._place_of = {peer: k for k, peer in enumerate(self._peers)}
+        self._peers = [self._peer(k, link) for k, link in enumerate(links)]
         self._serving = [asyncio.create_task(peer.run()) for peer in self._peers]
 
     async def exchange(self, model: Vector, total: Vector) -> float:
@@ -149,7 +128,7 @@ class SharedLinks:
         for peer in self._peers:
             peer.send(frame)
         await self._complete
-        if total.nbytes > EAGER_BYTES_MAX:
+        if total.nbytes > self._eager_bytes_max:
             merge_all(
                 [part for part in self._parts if part is not None], "sum", total, self._parallel
             )
@@ -157,14 +136,20 @@ class SharedLinks:
         self._parts, self._total = [], np.empty(0)
         return seconds
 
-    def _on_partial(self, peer: Peer, frame: Frame) -> None:
-        assert frame.payload is not None
-        self._parts[self._place_of[peer]] = np.frombuffer(frame.payload)
-        self._n_missing -= 1
-        if self._total.nbytes <= EAGER_BYTES_MAX:
-            self._add()
-        if self._n_missing == 0:
-            self._complete.set_result(None)
+    def _peer(self, k: int, link: Link) -> Peer:
+        def allocate(header: Header, prefix: Any) -> memoryview:
+            return memoryview(self._buffers[header.payload_bytes // 8][k])
+
+        def on_partial(peer: Peer, frame: Frame) -> None:
+            assert frame.payload is not None
+            self._parts[k] = np.frombuffer(frame.payload)
+            self._n_missing -= 1
+            if self._total.nbytes <= self._eager_bytes_max:
+                self._add()
+            if self._n_missing == 0:
+                self._complete.set_result(None)
+
+        return Peer(link, allocate, on_partial, no_more)
 
     def _add(self) -> None:
         """Add what has arrived, in the order of the workers, while others are still arriving."""
@@ -176,90 +161,6 @@ class SharedLinks:
                 merge_all([part] if n == 0 else [total, part], "sum", total)
             n += 1
         self._n_added = n
-
-
-class Links:
-    """A star of links with the root in this process and a reader per link."""
-
-    def __init__(self, links: Sequence[Link], sizes: Sequence[int]) -> None:
-        self._parts = {size: [np.empty(size) for _ in links] for size in sizes}
-        self._here = [False] * len(links)
-        self._n_added = 0
-        self._exchange = 0
-        self._total = np.empty(0)
-        self._summed = asyncio.get_running_loop().create_future()
-        self._peers = [self._peer(k, link) for k, link in enumerate(links)]
-        self._serving = [asyncio.create_task(peer.run()) for peer in self._peers]
-
-    async def exchange(self, model: Vector, total: Vector) -> float:
-        """See ``Way``."""
-        begin = time.perf_counter()
-        self._exchange += 1
-        self._here = [False] * len(self._peers)
-        self._n_added, self._total = 0, total
-        self._summed = asyncio.get_running_loop().create_future()
-        frame = Frame(
-            kind=Kind.MODEL, exchange=self._exchange, prefix={}, payload=memoryview(model)
-        )
-        for peer in self._peers:
-            peer.send(frame)
-        await self._summed
-        return time.perf_counter() - begin
-
-    def _peer(self, k: int, link: Link) -> Peer:
-        def allocate(header: Header, prefix: Any) -> memoryview:
-            return memoryview(self._parts[header.payload_bytes // 8][k] if k else self._total)
-
-        def on_partial(peer: Peer, frame: Frame) -> None:
-            self._here[k] = True
-            self._add()
-
-        return Peer(link, allocate, on_partial, no_more)
-
-    def _add(self) -> None:
-        """Add what has arrived, in the order of the workers; the first is in the total."""
-        parts = self._parts[self._total.size]
-        while self._n_added < len(self._here) and self._here[self._n_added]:
-            if self._n_added:
-                self._total += parts[self._n_added]
-            self._n_added += 1
-        if self._n_added == len(self._here):
-            self._summed.set_result(None)
-
-
-# --- Direct RPC -----------------------------------------------------------------------------------
-
-
-def rpc_handler(parts: Parts) -> Any:
-    """Return the handler that a worker registers as ``bench_partial``."""
-
-    async def bench_partial(model: Vector) -> dict[str, Any]:
-        return {"partial": to_serialize(answer(model, parts[model.size]))}
-
-    return bench_partial
-
-
-class Rpc:
-    """Calls of a handler on each worker over pooled comms."""
-
-    def __init__(self, pool: ConnectionPool, addresses: Sequence[str]) -> None:
-        self._pool, self._addresses = pool, addresses
-
-    async def exchange(self, model: Vector, total: Vector) -> float:
-        """See ``Way``."""
-        begin = time.perf_counter()
-        replies = await asyncio.gather(
-            *(self._pool(a).bench_partial(model=to_serialize(model)) for a in self._addresses)
-        )
-        add_all([reply["partial"] for reply in replies], total)
-        return time.perf_counter() - begin
-
-
-def add_all(parts: Sequence[Vector], total: Vector) -> None:
-    """Sum the parts in ``total``."""
-    total[:] = parts[0]
-    for part in parts[1:]:
-        total += part
 
 
 # --- Bare sockets ---------------------------------------------------------------------------------

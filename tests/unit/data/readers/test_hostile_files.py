@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from PIL import Image
 
 from elasticml.data.chunks import body as body_format
 from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, sequence_chunk
@@ -31,7 +32,7 @@ from elasticml.data.storage.block_file import map_block, write_block
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.models.loading import load_model
-from tests.bench import damaged_files
+from tests.unit.data.readers.test_reader_contract import NAMES, parquet
 
 Y = np.array([0.0, 1.0, 0.0])
 CSR: dict[str, Any] = {
@@ -199,12 +200,11 @@ def test_a_quoted_cell_of_many_lines_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_damaged_parquet_file_is_one_line(tmp_path) -> None:
-    damaged_files.write_parquet(tmp_path)
-    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content = bytearray(parquet())
     for at in range(10, 200, 7):
         content[at] ^= 0x55
     (tmp_path / "a.parquet").write_bytes(bytes(content))
-    refused(read_parquet(str(tmp_path / "a.parquet"), "y", ignore=["when", "colour"]), "a.parquet")
+    refused(read_parquet(str(tmp_path / "a.parquet"), "y", ignore=NAMES[1:]), "a.parquet")
 
 
 def test_a_row_group_that_expands_without_end_is_refused(tmp_path, monkeypatch) -> None:
@@ -224,7 +224,10 @@ def test_a_row_group_that_expands_without_end_is_refused(tmp_path, monkeypatch) 
 
 
 def picture() -> bytes:
-    return damaged_files.picture(0, "png")
+    out = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
 
 
 def test_only_regular_files_are_opened(tmp_path) -> None:
@@ -305,15 +308,3 @@ def test_forged_codes_of_sequences_are_found(tmp_path) -> None:
     assert forged(tmp_path, chunk, "codes", 0, "<B", 8).codes[0, 0] == 8
     with pytest.raises(DataError, match="a code of a sequence is out of range"):
         forged(tmp_path, chunk, "codes", 0, "<B", 9).load()
-
-
-# --- the whole ------------------------------------------------------------------------------------
-
-
-def test_a_slice_of_the_damaged_files_is_read_or_refused() -> None:
-    """Two files of each kind; ``tests/bench/damaged_files.py`` reads thousands."""
-    kinds = list(damaged_files.cases())
-    records = damaged_files.run(7, kinds, range(2 * len(kinds)))
-    assert [r for r in records if r["outcome"] not in ("read", "refused")] == []
-    # A process begins with the memory of the one that starts it, here of all tests so far.
-    assert max(record["kib"] - record["kib_before"] for record in records) < 2**19
