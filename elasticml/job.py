@@ -11,9 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from elasticml.data.readers.arrays import chunk_bodies
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.scored_rows import scored_as
-from elasticml.data.source import FILES, Source, resolve_chunk_bytes, source_from_spec
+from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec, unlisted
 from elasticml.data.storage.filesystem import is_url, join
 from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.ids import RECORD_VERSION, VERSION
@@ -609,8 +610,7 @@ def _resumed(
             path="data",
         )
     # The driver lists the files again: the job resumes only if they are the same.
-    unlisted = {key: value for key, value in former.data.items() if key != FILES}
-    source = source_from_spec(unlisted)
+    source = source_from_spec(unlisted(former.data))
     if data is not None or test is not None:
         source = scored_as(source if data is None else data, former.data, test)
     job_id = new_job_id(former.name or "job")
@@ -663,7 +663,7 @@ def _submit(client: Client, record: dict[str, Any], data: Source) -> None:
         sent = job_record(record)
         members = sent.members.start
         size = resolve_chunk_bytes(data, sent.chunk_bytes, members)
-        bodies = data.chunk_bodies(size, members)  # type: ignore[attr-defined]
+        bodies = chunk_bodies(data, size, members)
         record["chunk_bytes"] = size
         extras = {
             "ids": list(bodies.ids),

@@ -57,7 +57,7 @@ class SocketTransport:
         """Open a link."""
         there = self._others.get(address)
         if there is None or there._on_link is None:
-            raise LinkClosedError(f"nobody is at {address}")
+            raise LinkClosedError(f"no process listens at {address}")
         ends = socket_line(hello, (self.address, address))
         near, far = self._made(ends[0]), there._made(ends[1])
         asyncio.get_running_loop().create_task(there._on_link(far))
@@ -77,7 +77,7 @@ class SocketTransport:
         return None if self.pool is None else self.pool.take(nbytes)
 
     def close(self) -> None:
-        """End: links close, and nobody is at the address any more."""
+        """End: links close, and no process listens at the address any more."""
         del self._others[self.address]
         for link in self._links:
             link.close()

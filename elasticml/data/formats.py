@@ -23,7 +23,7 @@ from elasticml.data.chunks.rows import fit_columns
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers.file_parts import Listing, files_of
 from elasticml.data.readers.files import DataFile, FileBlock, absolute, fingerprint, text_blocks
-from elasticml.data.source import FILES, BlockInfo, resolve_chunk_bytes
+from elasticml.data.source import FILES, BlockInfo, resolve_chunk_bytes, unlisted
 from elasticml.data.storage.untrusted_files import reads_untrusted_files
 from elasticml.errors import ConfigError, one_line
 from elasticml.ids import ChunkId
@@ -201,7 +201,7 @@ class FileFormat(Format):
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any], path: str = "data") -> Self:
         """Build a source from its spec, with the files that the spec may list."""
-        made = super().of_spec({key: value for key, value in spec.items() if key != FILES}, path)
+        made = super().of_spec(unlisted(spec), path)
         return made if spec.get(FILES) is None else made._listed(spec[FILES], path)
 
     def _listed(self, table: str, path: str) -> Self:

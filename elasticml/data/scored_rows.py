@@ -29,7 +29,6 @@ from elasticml.data.chunks.chunk import (
     sequence_chunk,
 )
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
-from elasticml.data.readers.arrays import ChunkBodies
 from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import (
@@ -251,17 +250,6 @@ class ScoredSource:
             n_chunks=len(cut),
             nbytes=sum(chunk.nbytes for chunk in cut),
             scored_rows={"validation": n_held} if block == 0 else {},
-        )
-
-    def chunk_bodies(self, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
-        """Read all blocks of data in memory, to be sent with a job."""
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        parts = [self.read(block.index, size, n_members) for block in self.blocks()]
-        chunks = [chunk for part, _ in parts for chunk in part]
-        return ChunkBodies(
-            ids=tuple(str(chunk.id) for chunk in chunks),
-            bodies=tuple(chunk.body for chunk in chunks),
-            summaries=tuple(summary for _, summary in parts),
         )
 
     def survey(self, block: int) -> BlockSummary:

@@ -151,6 +151,17 @@ def source_from_spec(spec: Mapping[str, Any], path: str = "data") -> Source:
     return listed_once(kind.of_spec(spec, path))
 
 
+def unlisted(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec without the listings of its files, and of those of the rows beside them."""
+    kept = {key: value for key, value in spec.items() if key != FILES}
+    if kept.get("scored") is not None:
+        kept["scored"] = {
+            key: unlisted(part) if isinstance(part, Mapping) else part
+            for key, part in kept["scored"].items()
+        }
+    return kept
+
+
 def format_named(name: object, path: str = "data") -> Any:
     """Return the class of a format: a name in job files, or the import path of a user's class.
 

@@ -58,7 +58,7 @@ from elasticml.evaluation.predictor import (
     owns_columns,
     settings_of,
 )
-from elasticml.ids import ROLE_ORDINALS, Role, role_of
+from elasticml.ids import ROLE_ORDINALS, Role, is_trained, role_of
 from elasticml.specification.algorithms import LocalSGD
 from elasticml.story.history import HistoryRow
 
@@ -256,6 +256,7 @@ class _ScoringSolver:
     def __init__(self, solver: Solver, scorers: Mapping[Role, _Scorer]) -> None:
         self.solver = solver
         self._scorers = scorers
+        self._holds_others = any(role != "train" for role in scorers)
         # What else it can do, this one can: a member asks for the attributes.
         if isinstance(solver, WarmingSolver):
             self.warm_up = solver.warm_up
@@ -264,12 +265,11 @@ class _ScoringSolver:
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the solver's arrays over the training chunks, with the sums that are asked."""
-        by_role: dict[Role, list[Chunk]] = {role: [] for role in ROLE_ORDINALS}
-        for chunk in chunks:
-            by_role[role_of(chunk.id)].append(chunk)
+        # Most jobs have no rows that are only scored, and thousands of chunks in each exchange.
+        trained = [c for c in chunks if is_trained(c.id)] if self._holds_others else chunks
         asked = [role for role in self._scorers if SUMS[role] in work.returns]
         if not asked:
-            return self.solver.compute(work, by_role["train"], parallel)
+            return self.solver.compute(work, trained, parallel)
         out: dict[str, Any] = {}
         if work.operation != SCORE:
             inner = replace(
@@ -277,11 +277,12 @@ class _ScoringSolver:
                 model={k: v for k, v in work.model.items() if not k.startswith(_PREFIX)},
                 returns={k: s for k, s in work.returns.items() if k not in SUMS.values()},
             )
-            out.update(self.solver.compute(inner, by_role["train"], parallel))
+            out.update(self.solver.compute(inner, trained, parallel))
         model = _part_of(work.model, _PREFIX)
         for role in asked:
             (size,) = work.returns[SUMS[role]]
-            out[SUMS[role]] = self._scorers[role].sums(model, by_role[role], parallel, size)
+            some = [chunk for chunk in chunks if role_of(chunk.id) == role]
+            out[SUMS[role]] = self._scorers[role].sums(model, some, parallel, size)
         return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elasticml.data.source import FILES
+from elasticml.data.source import unlisted
 from elasticml.jobs.run_checkpoints import job_file_entry
 from elasticml.protocol.job_record import JobRecord
 from elasticml.specification.algorithms import LocalSGD
@@ -46,12 +46,10 @@ def job_file_from_record(record: JobRecord) -> dict[str, Any]:
     record : JobRecord
         Keys whose value is None or empty are omitted.
     """
-    data = _given(record.data)
-    data.pop(FILES, None)
+    data = _given(unlisted(record.data))
     scored = data.pop("scored", None) or {}  # the section validate says the rest of it
     if "test" in scored:
-        test = _given(scored["test"])
-        data["test"] = {key: value for key, value in test.items() if key != FILES}
+        data["test"] = _given(scored["test"])
     if record.chunk_bytes:
         data["chunk_size"] = record.chunk_bytes
     if record.cache is not None:

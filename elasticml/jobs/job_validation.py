@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticml.data.scored_rows import with_scored_rows
-from elasticml.data.source import Source, infer_format
+from elasticml.data.source import Source, infer_format, unlisted
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, one_line, shown
 from elasticml.ids import format_size, parse_size
@@ -236,7 +236,7 @@ def resolve_scored_rows(
     if validate.share is not None:
         section["share"] = validate.share
     else:
-        section["data"] = validate.data.spec()
+        section["data"] = unlisted(validate.data.spec())
     held = {"share": validate.share, "seed": seed, "validation": validate.data}
     return with_scored_rows(data, **held, test=test), section
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from elasticml.algorithms.kernel_modules import kernel_modules, warm_up, warms_up
 from elasticml.control.driver import Driver
+from elasticml.data.readers.arrays import chunk_bodies
 from elasticml.data.source import Source
 from elasticml.ids import chunk_id
 from elasticml.protocol import events as ev
@@ -137,7 +138,7 @@ def _blocks(record: JobRecord, source: Any) -> BlockRegistry | None:
     """Return the chunks of a source in memory, which the driver sends to the members."""
     if not getattr(source, "is_in_memory", False):
         return None
-    sent = source.chunk_bodies(record.chunk_bytes, record.members.start)
+    sent = chunk_bodies(source, record.chunk_bytes, record.members.start)
     bodies: dict[int, list[tuple[str, Any]]] = {}
     for id, body in zip(sent.ids, sent.bodies, strict=True):
         bodies.setdefault(chunk_id(id).block, []).append((id, body))

@@ -128,7 +128,9 @@ def without_marks(text: str) -> str:
 
 def _paths(sections: Mapping[str, Any]) -> list[str]:
     section = {k: v for k, v in (sections.get("algorithm") or {}).items() if k != "warm_start"}
-    formats = [(sections.get(key) or {}).get("format") for key in ("data", "test")]
+    data = sections.get("data") or {}
+    beside = [part for part in (data.get("scored") or {}).values() if isinstance(part, Mapping)]
+    formats = [source.get("format") for source in (data, *beside)]
     named = json.dumps([section, sections.get("policies"), formats], default=str)
     return sorted(set(_BY_VALUE.findall(named)))
 

@@ -23,6 +23,7 @@ from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import (
     BLOCK_BYTES,
     BlockInfo,
+    Source,
     resolve_chunk_bytes,
 )
 from elasticml.errors import ConfigError
@@ -207,23 +208,6 @@ class ArraySource:
         part = slice_rows(self.rows, start, start + self._rows_per_block())
         return cut_rows(part, self.n_columns, self.fingerprint(), block, size, self.dtype)
 
-    def chunk_bodies(self, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
-        """Partition all rows, to be sent with a job.
-
-        Raises
-        ------
-        ConfigError
-            When this is a placeholder, outside the client process.
-        """
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        parts = [self.read(block.index, size, n_members) for block in self.blocks()]
-        chunks = [chunk for part, _ in parts for chunk in part]
-        return ChunkBodies(
-            ids=tuple(str(chunk.id) for chunk in chunks),
-            bodies=tuple(chunk.body for chunk in chunks),
-            summaries=tuple(summary for _, summary in parts),
-        )
-
     def _sizes(self) -> tuple[int, int, int]:
         """Return the numbers of rows, columns and bytes."""
         if self.rows is None:
@@ -242,3 +226,21 @@ class ChunkBodies:
     ids: tuple[str, ...]
     bodies: tuple[memoryview, ...]
     summaries: tuple[BlockSummary, ...]
+
+
+def chunk_bodies(source: Source, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
+    """Read all blocks of data in memory, to be sent with a job.
+
+    Raises
+    ------
+    ConfigError
+        When they are placeholders, outside the client process.
+    """
+    size = resolve_chunk_bytes(source, chunk_bytes, n_members)
+    parts = [source.read(block.index, size, n_members) for block in source.blocks()]
+    chunks = [chunk for part, _ in parts for chunk in part]
+    return ChunkBodies(
+        ids=tuple(str(chunk.id) for chunk in chunks),
+        bodies=tuple(chunk.body for chunk in chunks),
+        summaries=tuple(summary for _, summary in parts),
+    )

@@ -30,9 +30,9 @@ from elasticml.data.source import (
     BLOCK_BYTES,
     CHUNK_BYTES_MAX,
     CHUNKS_MANIFEST,
-    FILES,
     Source,
     survey_all,
+    unlisted,
 )
 from elasticml.data.storage.block_file import PART, SUFFIX, write_block
 from elasticml.data.storage.filesystem import reason_of, remedy_of
@@ -106,7 +106,7 @@ def convert(
         )
     before = source.fingerprint()  # "ready" lists its files once
     ready = survey_all(source) if like is None else source.with_stats(like)
-    described = {key: value for key, value in ready.spec().items() if key != FILES}
+    described = unlisted(ready.spec())
     spec = {key: value for key, value in described.items() if key != "path"}
     origin = ready.fingerprint()
     name = fingerprint({"of": origin, "settings": spec, "chunk_bytes": chunk_bytes})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.registry import column_bytes
-from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.arrays import chunk_bodies, from_arrays
 from elasticml.ids import chunk_id
 from elasticml.protocol import events as ev
 from elasticml.protocol.job_record import job_record
@@ -18,7 +18,7 @@ from elasticml.training.driver_session import DriverSession
 
 def intake_and_desk(n_columns: int) -> tuple[BlockRegistry, DriverSession]:
     source = from_arrays(np.eye(4, n_columns), np.arange(4.0))
-    made = source.chunk_bodies(1024, 1)
+    made = chunk_bodies(source, 1024, 1)
     bodies: dict[int, list] = {}
     for id, body in zip(made.ids, made.bodies, strict=True):
         bodies.setdefault(chunk_id(id).block, []).append((id, body))
@@ -81,7 +81,7 @@ def test_bodies_are_sent_until_they_are_dropped():
 
 def test_a_member_that_takes_over_chunks_gets_only_these():
     source = from_arrays(np.ones((100, 4)), np.arange(100.0))
-    made = source.chunk_bodies(1024, 1)
+    made = chunk_bodies(source, 1024, 1)
     bodies = {0: list(zip(made.ids, made.bodies, strict=True))}
     data = BlockRegistry(bodies, made.summaries)
     expected = [chunk_id(made.ids[2]), chunk_id(made.ids[0])]

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers import arrays
-from elasticml.data.readers.arrays import from_arrays
+from elasticml.data.readers.arrays import chunk_bodies, from_arrays
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import load_all, source_from_spec
 from elasticml.errors import ConfigError, DataError
@@ -105,7 +105,7 @@ def test_arrays_above_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_bodies_sent_along_are_the_chunks_that_the_spec_names() -> None:
     data = from_arrays(X, y)
-    sent = data.chunk_bodies(2000, 4)
+    sent = chunk_bodies(data, 2000, 4)
     stand_in = source_from_spec(json.loads(json.dumps(data.spec())))
     chunks = [
         Chunk.from_body(chunk_id(name), bytes(body))
