@@ -19,8 +19,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -42,33 +41,6 @@ PARTITION_MIB = 16
 WORKERS = 3
 ALGORITHM = em.CoCoA(loss="squared_hinge", l2=1e-2, intercept=False, tolerance=0.0, scale="none")
 GAP = 5e-8
-
-
-class Growth:
-    """The largest resident size of processes less that at the beginning, in MiB."""
-
-    def __init__(self, **pids: int) -> None:
-        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-        self.mib = dict.fromkeys(pids, 0.0)
-
-    @contextmanager
-    def watched(self) -> Generator[None]:
-        begin = {name: p.memory_info().rss for name, p in self._processes.items()}
-        done = threading.Event()
-
-        def look() -> None:
-            while not done.wait(0.05):
-                for name, process in self._processes.items():
-                    grown = (process.memory_info().rss - begin[name]) / MIB
-                    self.mib[name] = max(self.mib[name], grown)
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
 
 
 class Kills(threading.Thread):
@@ -160,14 +132,18 @@ def main(*, mib: int = 2048, kills: int = 10, seed: int = 0, json: Path | None =
             limit = mib * MIB // 4
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
             figures["client_limit_mib"] = limit // MIB
-            growth = Growth(client=os.getpid(), scheduler=cluster.processes["scheduler"].pid)
-            with growth.watched():
+            pids = {"client": os.getpid(), "scheduler": cluster.processes["scheduler"].pid}
+            seen = {name: psutil.Process(pid) for name, pid in pids.items()}
+            look = lambda: {name: p.memory_info().rss / MIB for name, p in seen.items()}  # noqa: E731
+            before = look()
+            with harness.peaks(look) as largest:
                 began = time.monotonic()
                 C = 1.0 / (ALGORITHM.l2 * X.shape[0])  # the same problem as the jobs'
                 model = em.LinearSVC(C=C, tol=1e-6, client=client).fit(X, y)
                 figures["fit_s"] = round(time.monotonic() - began, 2)
             figures["path"] = model.solver_path_
-            figures |= {f"{name}_growth_mib": round(each, 1) for name, each in growth.mib.items()}
+            for name, mib_now in largest.items():
+                figures[f"{name}_growth_mib"] = round(mib_now - before[name], 1)
             print(figures, flush=True)
             times: dict[str, list[float]] = {"dask": [], "file": []}
             for _ in range(2):
@@ -185,8 +161,7 @@ def main(*, mib: int = 2048, kills: int = 10, seed: int = 0, json: Path | None =
             seconds, killed_objective, result = seconds_of(client, em.from_dask(X, y))
             killing.done.set()
             killing.join()
-            figures["killed"] = killing.killed
-            figures["killed_s"] = round(seconds, 2)
+            figures["killed"], figures["killed_s"] = killing.killed, round(seconds, 2)
             figures["killed_difference"] = killed_objective - objective
             figures["members_lost"] = sum(r["event"] == "MemberLost" for r in result.story)
     harness.report(figures)

@@ -367,20 +367,7 @@ def peers_python(folder: Path) -> str:
     if complete.exists():
         return str(python)
     folder.mkdir(parents=True, exist_ok=True)
-    uv = shutil.which("uv")
-    if uv is None:
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--target",
-            str(folder / "uv"),
-            "uv",
-        ]
-        subprocess.run(pip, check=True)
-        uv = str(folder / "uv" / "bin" / "uv")
+    uv = shutil.which("uv") or str(harness.ROOT / ".venv-uv" / "bin" / "uv")  # of `make`
     own = tomllib.loads((harness.ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (folder / "requirements.txt").write_text("\n".join([*PACKAGES, *own]) + "\n")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)

@@ -18,9 +18,11 @@ import re
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeVar, Union
@@ -172,6 +174,25 @@ def private_mb(pid: int) -> float:
     """Return the megabytes that only this process has."""
     sizes = memory_mb(pid)
     return sizes["Private_Clean"] + sizes["Private_Dirty"]
+
+
+@contextmanager
+def peaks(look: Callable[[], Mapping[K, float]], every_s: float = 0.02) -> Iterator[dict[K, float]]:
+    """Look at figures again and again, in a thread; yield the largest of each so far."""
+    largest, over = dict[K, float](), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            for key, figure in look().items():
+                largest[key] = max(largest.get(key, figure), figure)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield largest
+    finally:
+        over.set()
+        thread.join()
 
 
 # --- output ---------------------------------------------------------------------------------

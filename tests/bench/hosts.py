@@ -89,6 +89,5 @@ def main(
             for repeat in range(repeats):
                 for way, piece_bytes in ways.items():
                     figures = one_run(names, fan_out, rounds, kill, piece_bytes)
-                    cells = (figures["median_ms"], figures["min_ms"])
-                    times = (f"{ms:.1f}" for ms in cells)
+                    times = (f"{figures[key]:.1f}" for key in ("median_ms", "min_ms"))
                     harness.row(fan_out, way, repeat, figures["rounds"], figures["lost"], *times)

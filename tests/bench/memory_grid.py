@@ -25,10 +25,9 @@ import logging
 import os
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +43,6 @@ from tests.bench import harness
 
 #: Rows that are made once and repeated; files hold a multiple of them.
 ROWS: Final = 100_000
-LOOK_S: Final = 0.02
 ALGORITHMS: Final[dict[str, Any]] = {
     "batch_gradient": lambda: em.BatchGradient(loss="logistic", l2=1e-4, tolerance=0.0),
     "cocoa": lambda: em.CoCoA(loss="logistic", l2=1e-4, tolerance=0.0),
@@ -76,8 +74,7 @@ ROW_BYTES: Final = 300
 def source(format: str, n_repeats: int, folder: Path) -> Any:
     """Make the data, unless they are there, and return their source."""
     if format == "dask":
-        parts = [_part] * n_repeats
-        frame = dask.dataframe.from_map(lambda part: part(), parts, meta=rows().head(2))
+        frame = dask.dataframe.from_map(lambda _: rows(), range(n_repeats), meta=rows().head(2))
         return em.from_dask(frame, label="label", missing="median")
     path = folder / f"{n_repeats}.{format}"
     if format == "csv" and not path.exists():
@@ -99,40 +96,21 @@ def source(format: str, n_repeats: int, folder: Path) -> Any:
     return read(str(path), "label", missing="median")
 
 
-def _part() -> pd.DataFrame:
-    return rows()
+def resident(cluster: LocalCluster) -> dict[int, int]:
+    """Return the resident bytes of each worker process, by its pid."""
+    found = {}
+    for pid in [getattr(nanny, "pid", None) for nanny in list(cluster.workers.values())]:
+        with suppress(OSError, IndexError):
+            found[pid] = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+    return found
 
 
-@contextmanager
-def watched(cluster: LocalCluster) -> Iterator[dict[int, int]]:
-    """Yield the peak resident memory of each worker process, by its pid."""
-    peaks: dict[int, int] = {}
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(LOOK_S):
-            for pid in [getattr(nanny, "pid", None) for nanny in list(cluster.workers.values())]:
-                try:
-                    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                except (OSError, IndexError):
-                    continue
-                peaks[pid] = max(peaks.get(pid, 0), pages * PAGE_BYTES)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield peaks
-    finally:
-        over.set()
-        thread.join()
-
-
-def run(data: Any, algorithm: str, limit: str, rounds: int) -> tuple[dict[int, int], float, str]:
+def run(data: Any, algorithm: str, limit: str, rounds: int) -> tuple[dict[int, float], float, str]:
     """Run one job; return the peaks by process, its seconds, and its end."""
     with (
         LocalCluster(2, memory_limit=limit, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster) as client,
-        watched(cluster) as peaks,
+        harness.peaks(lambda: resident(cluster)) as peaks,
     ):
         stop = em.Stop(rounds=rounds) if algorithm != "kmeans" else None
         job = em.Job(ALGORITHMS[algorithm](), data, stop=stop, evaluate=False)

@@ -24,11 +24,9 @@ process's reads from the disk of DATA to that rate.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -51,32 +49,6 @@ from tests.bench.harness import seconds
 
 #: Penalty.
 L2 = 1e-4
-
-
-class Peak:
-    """Peak resident memory while it is open."""
-
-    def __init__(self) -> None:
-        self.resident = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.02):
-            self.resident = max(self.resident, resident_bytes())
-
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 def forget(folder: Path) -> None:
@@ -207,7 +179,7 @@ def measure(data: Path, limit: int, epochs: int, threads: int) -> None:
     del inside
     store.close()
 
-    with Peak() as peak:
+    with harness.peaks(lambda: {"resident": resident_bytes()}) as peak:
         store, facts = load(source, limit)
         chunks = store.own(store.ids())
         out_of_core = store.out_of_core
@@ -229,4 +201,4 @@ def measure(data: Path, limit: int, epochs: int, threads: int) -> None:
             harness.row(f"epoch {epoch}", *cells, f"{streamed / 2**30:.2f}", stay)
         forget(data)
         gap = passes.certify()
-    harness.report({"relative gap": gap, "memory, of the limit": peak.resident / limit})
+    harness.report({"relative gap": gap, "memory, of the limit": peak["resident"] / limit})

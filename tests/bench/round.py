@@ -1,24 +1,20 @@
 """A job's round against its bare exchange: four members of one host, next to nothing to compute.
 
     python -m tests.bench round [--members 4] [--columns 1000 47028] [--rounds 600] [--turns 3]
-                                 [--profile] [--docs FILE]
+                                 [--docs FILE]
 
 The data have one example a member, so that a round is its exchanges and what driver and members do
 for them. Rounds of jobs and the bare exchange of ``exchange.py``, with vectors as long as the
 model, take turns. Printed are medians of the wall milliseconds of an exchange in a job (a round's
 time divided by its exchanges), and the processor microseconds of the scheduler's process, of a
 member's and of the client's for it: the difference between a long job and a short one, so that the
-start of a job does not count. With ``--profile`` the functions that take the time, in the
-scheduler's process and in a member's, are printed instead.
+start of a job does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
-import cProfile
-import io
 import logging
-import pstats
 import statistics
 import time
 from collections.abc import Sequence
@@ -66,45 +62,20 @@ def job_of(kind: str, n_members: int, columns: int, rounds: int) -> em.Job:
     return em.Job(algorithm, em.from_arrays(X, y), stop=stop, evaluate=False, chunk_size=64)
 
 
-def processor_s() -> float:
-    """Return the processor seconds of this process."""
-    return time.process_time()
-
-
-def start_profile() -> None:
-    """Profile the event loop's thread of this process."""
-    cProfile._elasticml = cProfile.Profile()  # type: ignore[attr-defined]
-    cProfile._elasticml.enable()  # type: ignore[attr-defined]
-
-
-def end_profile() -> str:
-    """Return the functions that took most time."""
-    cProfile._elasticml.disable()  # type: ignore[attr-defined]
-    text = io.StringIO()
-    stats = pstats.Stats(cProfile._elasticml, stream=text)  # type: ignore[attr-defined]
-    stats.sort_stats("tottime").print_stats(60)
-    return text.getvalue()
-
-
 def processor_of_job(client: Client, job: em.Job) -> tuple[list[Any], tuple[float, float, float]]:
     """Run a job; return its story, and the processor seconds of driver, member and client."""
-    before = client.run_on_scheduler(processor_s), client.run(processor_s), processor_s()
+    clock = time.process_time
+    before = client.run_on_scheduler(clock), client.run(clock), clock()
     records = list(job.start(client).events())
-    after = client.run_on_scheduler(processor_s), client.run(processor_s), processor_s()
+    after = client.run_on_scheduler(clock), client.run(clock), clock()
     worker = statistics.median(after[1][w] - before[1][w] for w in before[1])
     return records, (after[0] - before[0], worker, after[2] - before[2])
 
 
-def run_job(client: Client, job: em.Job, short: em.Job, profiled: bool = False) -> dict[str, float]:
+def run_job(client: Client, job: em.Job, short: em.Job) -> dict[str, float]:
     """Run a job and a short one; return the figures of an exchange."""
     first, first_s = processor_of_job(client, short)
-    if profiled:
-        client.run_on_scheduler(start_profile)
-        client.run(start_profile)
     records, whole_s = processor_of_job(client, job)
-    if profiled:
-        print(client.run_on_scheduler(end_profile))
-        print(next(iter(client.run(end_profile).values())))
     ends = [r["t"] for r in records if r["event"] == "RoundEnded"]
     n, n_first = (sum(r["event"] == "ExchangeEnded" for r in story) for story in (records, first))
     each = n / len(ends)
@@ -136,7 +107,6 @@ def main(
     rounds: int = 600,
     turns: int = 3,
     kinds: Sequence[str] = ("cocoa", "batch gradient"),
-    profile: bool = False,
     docs: Path | None = None,
 ) -> None:
     """Measure, print and write; with ``--docs`` docs/figures/round.json."""
@@ -153,11 +123,10 @@ def main(
             for kind in kinds:
                 job = job_of(kind, members, width, rounds)
                 short = job_of(kind, members, width, WARM_UP)
-                ways[kind] = lambda job=job, short=short: run_job(client, job, short, profile)
-            if not profile:
-                ways["bare"] = lambda width=width: bare_ms(members, width)
-            figures = harness.interleaved(ways, 1 if profile else turns)
-        base = statistics.median(figures.pop("bare", [float("nan")]))
+                ways[kind] = lambda job=job, short=short: run_job(client, job, short)
+            ways["bare"] = lambda width=width: bare_ms(members, width)
+            figures = harness.interleaved(ways, turns)
+        base = statistics.median(figures.pop("bare"))
         for kind, runs in figures.items():
             middle = {k: statistics.median(run[k] for run in runs) for k in runs[0]}
             whole, exchange = middle["ms"], middle["exchanges"]
@@ -173,7 +142,7 @@ def main(
                 ", ".join(str(us) for us in figures_us),
                 f"{base:.3f}",
             )
-    if docs and not profile:
+    if docs:
         write_docs(docs, members, rows)
 
 

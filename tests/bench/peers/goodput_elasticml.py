@@ -1,9 +1,8 @@
 """Run elasticml under kills: a local cluster of four workers, defaults besides the problem itself.
 
 ``--task network``: local SGD, 16 steps of 32 examples a round; the module counts the examples that
-it is given. ``--task linear``: logistic regression by L-BFGS (``batch_gradient``). ``--task
-cocoa``: the same problem by CoCoA. ``--absent`` is the job's rule for the examples of killed
-members.
+it is given. ``--task linear``: logistic regression by L-BFGS (``batch_gradient``). ``--absent`` is
+the job's rule for the examples of killed members.
 
 ``--way elastic``: the job goes on. ``--way restart``: the same job as one that cannot lose a
 member: at a kill all of its processes are killed, and when all four workers are allowed again they
@@ -35,6 +34,9 @@ from tests.bench.peers.goodput_run import (
     Run,
     kill_tree,
 )
+
+#: What the workers of a task import before they are forked.
+ALGORITHMS = {"network": ["local_sgd"], "linear": ["batch_gradient"]}
 
 
 def counting_cnn() -> Any:
@@ -86,7 +88,6 @@ def job_of(run: Run) -> Any:
             normalize=PIXELS,
         ),
         "linear": lambda: em.BatchGradient(loss="logistic", l2=L2, tolerance=0.0, scale="none"),
-        "cocoa": lambda: em.CoCoA(loss="logistic", l2=L2, tolerance=0.0, scale="none"),
     }
     checkpoint = {}
     if run.arguments.way == "restart":
@@ -145,13 +146,11 @@ def elastic(run: Run) -> None:
 
     import elasticml as em
 
-    algorithm = {"network": "local_sgd", "linear": "batch_gradient"}.get(
-        run.arguments.task, "cocoa"
-    )
-    with em.LocalCluster(WORKERS, algorithms=[algorithm]) as cluster, Client(cluster) as client:
-        names: dict[int, str] = {
-            k: str(worker.address) for k, worker in enumerate(cluster.workers())
-        }
+    with (
+        em.LocalCluster(WORKERS, algorithms=ALGORITHMS[run.arguments.task]) as cluster,
+        Client(cluster) as client,
+    ):
+        names = {k: str(worker.address) for k, worker in enumerate(cluster.workers())}
 
         def kill(places: list[int]) -> None:
             cluster.lose([names.pop(place) for place in places], "kill")
@@ -177,10 +176,10 @@ def attempt(run: Run) -> None:
     import elasticml as em
 
     folder = run.folder / "checkpoint"
-    algorithm = {"network": "local_sgd", "linear": "batch_gradient"}.get(
-        run.arguments.task, "cocoa"
-    )
-    with em.LocalCluster(WORKERS, algorithms=[algorithm]) as cluster, Client(cluster) as client:
+    with (
+        em.LocalCluster(WORKERS, algorithms=ALGORITHMS[run.arguments.task]) as cluster,
+        Client(cluster) as client,
+    ):
         if folder.exists() and any(folder.rglob("*")):
             data = source_of(run) if run.arguments.task == "network" else None
             handle = em.resume(client, str(folder), data=data)
@@ -227,7 +226,7 @@ def main() -> None:
     """Run the job as the options say."""
     run = Run.from_command_line(
         __doc__,
-        task=("network", "linear", "cocoa"),
+        task=tuple(ALGORITHMS),
         way=("elastic", "restart"),
         absent=("auto", "reload"),
     )
