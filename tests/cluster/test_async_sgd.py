@@ -7,7 +7,6 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from tests.process_faults import disturbed
 
 pytestmark = pytest.mark.cluster
 
@@ -28,22 +27,24 @@ def test_kills_and_returns_neither_hang_nor_tear_states_nor_change_the_answer() 
         em.from_arrays(X, np.arange(len(X)) % 2.0),
         name="kills",
         absent="reload",
-        stop=em.Stop(seconds=8.0),
+        stop=em.Stop(rounds=40),
+        faults=[
+            fault
+            for at, n in ((4, 1), (12, 2), (20, 1))
+            for fault in ({"round": at, "lose": n, "how": "kill"}, {"round": at + 4, "return": n})
+        ],
         collective=em.Collective(deadline=5.0),
         chunk_size=8192,
         evaluate=False,
     )
     with em.LocalCluster(4) as cluster, Client(cluster, set_as_default=False) as client:
-        outcome = disturbed(cluster, client, job, seed=4, members=4, episodes=6, limit_s=60.0)
-    result = outcome.result
+        result = job.run(client)
     # An idle round, which a job also has while it waits for a member, has no report.
     row = [row for row in result.history if "merged" in row][-1]
     # Each message is counted in exactly one place.
     assert 0 < row["merged"] + row["refused"] + row["overwritten"] <= row["received"]
     assert row["posted"] + row["skipped"] <= row["batches"]
-    assert outcome.kills >= 3
-    # A worker killed before it joined is lost to no member; of the first four, all had joined.
-    assert 1 <= result.summary["lost"] <= outcome.kills
+    assert result.summary["lost"] >= 2
     assert row["absent_examples"] == 0
     # A member that takes chunks over visits those first.
     assert BEST <= result.summary["objective"] <= (1.0 + 3 * EXCESS_MAX) * BEST
