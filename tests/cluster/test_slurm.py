@@ -135,6 +135,7 @@ def test_slurm_takes_a_node_from_a_job_and_gives_it_back(slurm, tmp_path) -> Non
             em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
             data,
             stop=em.Stop(rounds=10_000_000, seconds=200),
+            chunk_size=2048,  # several for each member: one without chunks never becomes active
         ).start(client)
         story, began_s, high = [], 0.0, ""
         for record in handle:
@@ -144,8 +145,10 @@ def test_slurm_takes_a_node_from_a_job_and_gives_it_back(slurm, tmp_path) -> Non
                 high = slurm.submit("sleep 5", "-p", "high", "-w", mini_slurm.NODES[0], "--time=1")
             if event in SHOWN:
                 story.append(record)
-                came_back = [r["event"] for r in story].count("MemberJoined") == 5 + 2
-                if came_back and [r["event"] for r in story[-2:]] == ["MemberActive"] * 2:
+                # Others may come and go meanwhile: both that left are back when two became active.
+                gone = next((k for k, r in enumerate(story) if r["event"] == "MemberLost"), None)
+                since = [] if gone is None else [r["event"] for r in story[gone:]]
+                if since.count("MemberActive") >= 2:
                     handle.cancel()
         restarts, high_start = slurm.show(taken)["Restarts"], slurm.show(high)["StartTime"]
     for record in story:
