@@ -16,6 +16,7 @@ import numpy as np
 from elasticml.algorithms.base import RoundEnd
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import ChunkId
+from tests.log_cosh import LOG_COSH
 from tests.serial_world import ExchangeRecord, World
 
 F64 = np.ndarray
@@ -25,6 +26,8 @@ def losses(loss: str, z: F64, y: F64) -> F64:
     """Loss of each row."""
     if loss == "squared":
         return 0.5 * (z - y) ** 2
+    if loss == LOG_COSH:
+        return np.logaddexp(z - y, y - z) - np.log(2.0)
     if loss == "logistic":
         return np.logaddexp(0.0, -y * z)
     room = np.maximum(1.0 - y * z, 0.0)
@@ -35,6 +38,8 @@ def gains(loss: str, alpha: F64, y: F64) -> F64:
     """``-loss*(-alpha)`` of each row."""
     if loss == "squared":
         return alpha * y - 0.5 * alpha**2
+    if loss == LOG_COSH:
+        return alpha * y - alpha * np.arctanh(alpha) - 0.5 * np.log1p(-(alpha**2))
     if loss == "hinge":
         return alpha
     if loss == "squared_hinge":
@@ -98,7 +103,7 @@ class CocoaReference:
 
     def image(self, alpha: dict[ChunkId, F64]) -> F64:
         """Return the model that belongs to dual variables."""
-        folds = self.loss != "squared"
+        folds = self.loss not in ("squared", LOG_COSH)
         each = (
             x.T @ (self.weights[c] * alpha[c] * (self.labels[c] if folds else 1.0))
             for c, x in self.rows.items()

@@ -1,4 +1,4 @@
-"""Checks primal CoCoA against X and y themselves: objective, certificates, scikit-learn's model."""
+"""Checks primal CoCoA against X and y: objective, certificates, another solver's model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize
 from scipy.special import expit
 from sklearn.linear_model import ElasticNet, LogisticRegression
 
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.readers.arrays import from_arrays
+from tests.cocoa_reference import losses
+from tests.log_cosh import LOG_COSH
 from tests.serial_world import ExchangeRecord, World
 
 F64 = NDArray[np.float64]
@@ -34,7 +36,7 @@ def split_columns(
 
 @dataclass(kw_only=True)
 class ColumnReference:
-    """One problem of the squared or logistic loss, and every certificate for it."""
+    """One problem of the squared, logistic or a user's loss, and every certificate for it."""
 
     X: Any
     #: Targets, or for the logistic loss any two numbers.
@@ -72,17 +74,15 @@ class ColumnReference:
 
     def objective(self, coef: F64, intercept: float) -> float:
         """Return a model's objective in the mean form."""
-        z = self.X @ coef + intercept
-        if self.loss == "squared":
-            losses = 0.5 * (z - self.y) ** 2
-        else:
-            losses = np.logaddexp(0.0, -self.targets * z)
+        each = losses(self.loss, self.X @ coef + intercept, self.targets)
         penalty = self.l1 * np.abs(coef).sum() + 0.5 * self.l2 * coef @ coef
-        return float(self.s @ losses + penalty)
+        return float(self.s @ each + penalty)
 
     @cached_property
     def best(self) -> tuple[F64, float]:
-        """Return scikit-learn's coefficients and intercept at its tightest tolerance."""
+        """Return another solver's coefficients and intercept at its tightest tolerance."""
+        if self.loss == LOG_COSH:
+            return self._best_of_log_cosh()
         strength = self.l1 + self.l2
         n = len(self.y)
         given = {"l1_ratio": self.l1 / strength, "fit_intercept": self.intercept}
@@ -99,6 +99,30 @@ class ColumnReference:
                     C=1.0 / (strength * n), solver="saga", tol=1e-13, max_iter=200_000, **given
                 ).fit(X, self.targets, self.s * n)
         return np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
+
+    def _best_of_log_cosh(self) -> tuple[F64, float]:
+        """Return scipy's, of a smooth problem in the positive and the negative parts."""
+        d = self.X.shape[1]
+
+        def value(parts: F64) -> tuple[float, F64]:
+            coef, b = parts[:d] - parts[d:-1], float(parts[-1])
+            slopes = self.s * np.tanh(self.X @ coef + b - self.y)
+            own = self.X.T @ slopes + self.l2 * coef
+            of_b = [slopes.sum() if self.intercept else 0.0]
+            # Both parts are 0 at a minimum if one of them could be.
+            twice = self.l1 * (parts[:-1].sum() - np.abs(coef).sum())
+            gradient = np.concatenate([own + self.l1, self.l1 - own, of_b])
+            return self.objective(coef, b) + twice, gradient
+
+        found = minimize(
+            value,
+            np.zeros(2 * d + 1),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0.0, None)] * (2 * d) + [(None, None)],
+            options={"ftol": 1e-16, "gtol": 1e-13, "maxiter": 10_000, "maxfun": 100_000},
+        ).x
+        return found[:d] - found[d:-1], float(found[-1])
 
     @cached_property
     def optimum(self) -> float:
@@ -153,6 +177,8 @@ class ColumnReference:
             return root * (error - self.s @ error if self.intercept else error)
 
         def steepness(b: float) -> F64:
+            if self.loss == LOG_COSH:
+                return np.asarray(-self.s * np.tanh(z + b - self.y))
             return np.asarray(self.s * self.targets * expit(-self.targets * (z + b)))
 
         b = 0.0

@@ -18,3 +18,23 @@ class LogCosh(NamedTuple):
 
     def curvature(self, m, y):
         return 1.0 - math.tanh(m - y) ** 2
+
+
+class Wide(NamedTuple):
+    """The same of the error in units of a width."""
+
+    width: float
+
+    def value(self, m, y):
+        r = abs(m - y) / self.width
+        return r + math.log1p(math.exp(-2.0 * r)) - math.log(2.0)
+
+    def slope(self, m, y):
+        return math.tanh((m - y) / self.width) / self.width
+
+    def curvature(self, m, y):
+        return (1.0 - math.tanh((m - y) / self.width) ** 2) / self.width**2
+
+
+#: The import path of the first one.
+LOG_COSH = "tests.log_cosh:LogCosh"

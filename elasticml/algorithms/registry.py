@@ -26,11 +26,11 @@ def _batch_gradient() -> Algorithm:
 
 
 def _cocoa() -> Algorithm:
-    from elasticml.algorithms.cocoa import scaled_chunks, solver, trainer
+    from elasticml.algorithms.cocoa import rows, scaled_chunks, solver
 
     return Algorithm(
         name="cocoa",
-        trainer=trainer.make_trainer,
+        trainer=rows.make_trainer,
         solver=solver.make_solver,
         forms=scaled_chunks.forms,
         row_bytes=40,
@@ -38,10 +38,10 @@ def _cocoa() -> Algorithm:
 
 
 def _primal_cocoa() -> Algorithm:
-    from elasticml.algorithms.primal_cocoa import solver, trainer
+    from elasticml.algorithms.primal_cocoa import columns, solver
 
     return Algorithm(
-        name="primal_cocoa", trainer=trainer.make_trainer, solver=solver.PrimalCocoaSolver
+        name="primal_cocoa", trainer=columns.make_trainer, solver=solver.PrimalCocoaSolver
     )
 
 

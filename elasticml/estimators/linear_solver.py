@@ -134,8 +134,8 @@ def solve(
     if is_by_descent(problem, table):
         return _by_descent(problem, target_gap * total, table, targets, weights)
     # Imported here: with the settings of jobs they take as long as everything else here.
+    from elasticml.algorithms.cocoa.rows import make_trainer
     from elasticml.algorithms.cocoa.solver import CocoaSolver
-    from elasticml.algorithms.cocoa.trainer import make_trainer
 
     data = table.chunked.with_labels(targets, weights)
     trained = train_locally(

@@ -65,6 +65,9 @@ GROUPS_MAX = 64
 SMOOTH_LOSSES = tuple(name for name in LOSSES if name != "hinge")
 #: Losses whose dual variables are improved one by one: those with limited slopes or curvatures.
 DUAL_LOSSES = tuple(name for name, terms in LOSSES.items() if terms.link != "log")
+#: Losses of async_sgd and of primal_cocoa.
+ASYNC_LOSSES = ("logistic", "squared", "squared_hinge", "smoothed_hinge", "hinge")
+COLUMN_LOSSES = ("squared", "logistic", "squared_hinge")
 
 
 def _loss_schema(names: Sequence[str]) -> WithJsonSchema:
@@ -77,6 +80,8 @@ _BY_PATH = BeforeValidator(lambda loss: path_of(loss) if isinstance(loss, type) 
 #: A loss by its name, or a user's own by its import path; in Python also the class itself.
 SmoothLoss = Annotated[str, _BY_PATH, _loss_schema(SMOOTH_LOSSES)]
 DualLoss = Annotated[str, _BY_PATH, _loss_schema(DUAL_LOSSES)]
+AsyncLoss = Annotated[str, _BY_PATH, _loss_schema(ASYNC_LOSSES)]
+ColumnLoss = Annotated[str, _BY_PATH, _loss_schema(COLUMN_LOSSES)]
 AnyLoss = Annotated[str, _BY_PATH, _loss_schema((*LOSSES, "absolute"))]
 
 
@@ -86,10 +91,14 @@ Offset = Annotated[int, Field(ge=0, strict=True)] | str | None
 EngineOf = Literal["linear"] | None
 
 
-def check_loss(loss: str, names: Sequence[str]) -> None:
-    """Raise a ValueError if a loss is neither one of these nor an import path."""
+def check_loss(loss: str, names: Sequence[str], options: Mapping[str, float] | None) -> None:
+    """Raise a ValueError if a loss is neither one of these nor an import path, or lacks options."""
     if loss not in names and not _is_import_path(loss):
         raise ValueError(f"loss: got {shown(loss)}{choices_of(loss, names)}")
+    if options and loss in names:
+        raise ValueError(f"loss_options: belongs to a loss of your own, not {loss}")
+    if options:
+        loss_terms(loss, options)
 
 
 def loss_terms(loss: str, parameters: Mapping[str, float] = {}) -> Any:
@@ -98,7 +107,7 @@ def loss_terms(loss: str, parameters: Mapping[str, float] = {}) -> Any:
     Raises
     ------
     ConfigError
-        When it cannot be imported, or is no loss.
+        When it cannot be imported, is no loss, or has other parameters.
     """
     if loss in LOSSES:
         return with_parameters(LOSSES[loss], parameters)
@@ -109,7 +118,13 @@ def loss_terms(loss: str, parameters: Mapping[str, float] = {}) -> Any:
             f"loss: got {shown(loss)}, which cannot be imported here: {one_line(error)}",
             path="loss",
         ) from None
-    return complete(record)()
+    try:
+        return complete(record)(**{key: float(value) for key, value in parameters.items()})
+    except TypeError as error:
+        raise ConfigError(
+            f"loss_options: {shown(loss)} does not take them: {one_line(error)}",
+            path="loss_options",
+        ) from None
 
 
 def link_of(section: Mapping[str, Any]) -> Link | None:
@@ -128,10 +143,14 @@ def is_regression(section: Mapping[str, Any]) -> bool:
 class _WithLoss(SettingsModel):
     """An algorithm for a loss that may have parameters, or be a user's own."""
 
+    #: Parameters of a loss of your own, by name; others have their defaults.
+    loss_options: dict[str, float] | None = None
+
     @property
     def terms(self) -> Any:
         """The loss, see :mod:`elasticml.objectives.losses`."""
-        return loss_terms(str(getattr(self, "loss", "")), self.loss_parameters)
+        given = {**self.loss_parameters, **(self.loss_options or {})}
+        return loss_terms(str(getattr(self, "loss", "")), given)
 
     @property
     def has_own_loss(self) -> bool:
@@ -151,7 +170,7 @@ class _WithLoss(SettingsModel):
 
     def _check_loss(self, names: Sequence[str]) -> None:
         loss = getattr(self, "loss", "")
-        check_loss(loss, names)
+        check_loss(loss, names, self.loss_options)
         for key in self.loss_parameters:
             if loss != PARAMETERS[key]:
                 raise ValueError(f"{key}: belongs to loss: {PARAMETERS[key]}, not {loss}")
@@ -241,8 +260,8 @@ class AsyncSGD(_Seeded, _WithLoss, _Linear):
     problem: Literal["kmeans", "linear"] = "kmeans"
     #: Clusters, for K-Means.
     k: Count | None = None
-    #: Loss of a linear model.
-    loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge", "hinge"] = "logistic"
+    #: Loss of a linear model, by its name or the import path of your own.
+    loss: AsyncLoss = "logistic"
     #: L2 penalty of a linear model.
     l2: float = Field(default=0.0, ge=0)
     #: Fit an unpenalised intercept, for a linear model; by default yes, in ``mode="paper"`` no.
@@ -309,6 +328,7 @@ class AsyncSGD(_Seeded, _WithLoss, _Linear):
 
     def check(self) -> None:
         """Check constraints between fields."""
+        self._check_loss(ASYNC_LOSSES)
         _check_class_weight(self.class_weight, self)
         if self.problem == "kmeans":
             self._check_defaults(("offset",), "it belongs to problem: linear")
@@ -360,7 +380,8 @@ class AsyncSGD(_Seeded, _WithLoss, _Linear):
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
-        section = _section(self.name, self.model_dump(exclude_none=True))
+        values = {**self.model_dump(exclude_none=True), **self._own_link()}
+        section = _section(self.name, values)
         if self.mode == "batch":
             # Synchronous rounds: two runs give the same bits.
             del section["report_every"]
@@ -512,7 +533,7 @@ class BatchGradient(_WithLoss, _Linear):
         values = self.model_dump()
         for key in PARAMETERS.keys() - self.loss_parameters.keys():
             del values[key]
-        for key in ("offset", "engine_of"):
+        for key in ("offset", "engine_of", "loss_options"):
             if values[key] is None:
                 del values[key]
         if self.penalise == "scaled":
@@ -647,8 +668,10 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
 
     @property
     def given_gap_every(self) -> int | Literal["target"] | None:
-        """Rounds between certificates; None for "auto", which follows from the time they take."""
-        return "target" if self.gap_every == "target" else _number_or_none(self.gap_every)
+        """Rounds between certificates; None: by the time they take. The papers certify each."""
+        if self.gap_every == "target":
+            return "target"
+        return _number_or_none(self.gap_every) or (1 if self.is_paper else None)
 
     @property
     def given_bucket(self) -> int | None:
@@ -676,8 +699,8 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     of their columns by coordinate descent with soft thresholding; the driver adds their updates,
     scaled by a line search. Gap-safe screening removes columns that are zero in every solution.
 
-    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data. A
-    classification loss is replaced by its quadratic model in every round.
+    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data. Any
+    other loss is replaced by its quadratic model in every round.
 
     Examples
     --------
@@ -687,8 +710,8 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
 
     name: ClassVar[str] = "primal_cocoa"
 
-    #: Loss of an example.
-    loss: Literal["squared", "logistic", "squared_hinge"] = "squared"
+    #: Loss of an example, by its name or the import path of your own, which has no kink.
+    loss: ColumnLoss = "squared"
     #: L1 penalty.
     l1: float = Field(default=1e-2, ge=0)
     #: L2 penalty.
@@ -717,6 +740,9 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
 
     def check(self) -> None:
         """Check constraints between fields."""
+        self._check_loss(COLUMN_LOSSES)
+        if not self.terms.is_smooth():
+            raise ValueError(f"loss: {self.loss} has a kink, wanted a smooth one")
         if self.l1 == 0.0 and self.l2 == 0.0:
             raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
         if self.offset is not None:
@@ -735,7 +761,7 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
-        return _section(self.name, self.model_dump(exclude_none=True))
+        return _section(self.name, {**self.model_dump(exclude_none=True), **self._own_link()})
 
 
 class LocalSGD(_Seeded):

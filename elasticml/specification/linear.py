@@ -54,6 +54,8 @@ class Linear(SettingsModel):
     #: Loss of an example, by its name or the import path of your own; "absolute" is the quantile
     #: loss of the median.
     loss: AnyLoss = "logistic"
+    #: Parameters of a loss of your own, by name; others have their defaults.
+    loss_options: dict[str, float] | None = None
     #: L2 penalty.
     l2: float = Field(default=default_of(BatchGradient, "l2"), ge=0)
     #: Fit an intercept.
@@ -94,7 +96,7 @@ class Linear(SettingsModel):
 
     def check(self) -> None:
         """Check that an engine solves this very problem."""
-        check_loss(self.loss, (*LOSSES, "absolute"))
+        check_loss(self.loss, (*LOSSES, "absolute"), self.loss_options)
         needs_cocoa = self._has_kink
         if self.engine in _OPTIMIZERS and needs_cocoa:
             remedy = "give smoothing, or " if self.loss == "quantile" else ""
@@ -127,7 +129,10 @@ class Linear(SettingsModel):
     def _has_kink(self) -> bool:
         if self.loss == "quantile":
             return self.smoothing is None
-        return self.loss == "absolute" or not loss_terms(self.loss).is_smooth()
+        return (
+            self.loss == "absolute"
+            or not loss_terms(self.loss, self.loss_options or {}).is_smooth()
+        )
 
     def resolved(self) -> BatchGradient | CoCoA:
         """Return the settings of the algorithm that solves the problem."""

@@ -13,7 +13,7 @@ import yaml
 from distributed import Client
 
 import elasticml as em
-from tests.log_cosh import LogCosh
+from tests.log_cosh import LogCosh, Wide
 from tests.run_command import end_run, start_run
 
 pytestmark = pytest.mark.cluster
@@ -79,11 +79,35 @@ def client() -> Generator[Client]:
 
 
 @pytest.mark.parametrize("loss", ["tests.log_cosh:LogCosh", LogCosh])
-def test_batch_gradient_certifies_a_loss_by_its_path_or_class(client: Client, loss) -> None:
+@pytest.mark.parametrize("by", ["rows", "columns"])
+def test_a_loss_by_its_path_or_class_is_certified(client: Client, loss, by: str) -> None:
     X, y = drawn()
-    settings = {"l2": L2, "scale": "none", "intercept": False, "penalise": "raw"}
-    algorithm = em.BatchGradient(loss=loss, tolerance=1e-10, **settings)
-    result = em.Job(algorithm, em.from_arrays(X, y)).run(client)
+    settings: dict = {"l2": L2, "intercept": False, "tolerance": 1e-10}
+    algorithm = (
+        em.BatchGradient(loss=loss, scale="none", penalise="raw", **settings)
+        if by == "rows"
+        else em.PrimalCoCoA(loss=loss, l1=0.0, **settings)
+    )
+    result = em.Job(algorithm, em.from_arrays(X, y, by=by)).run(client)
     least = minimum(X, y, penalised_intercept=False)
     assert result.summary["objective"] == pytest.approx(least, rel=1e-8)
     assert 0.0 <= result.summary["gap"] <= 1e-9
+    np.testing.assert_array_equal(
+        result.model.predict(X[:3]), result.model.decision_function(X[:3])
+    )
+
+
+def test_asynchronous_members_take_a_loss_with_its_parameters(client: Client) -> None:
+    X, y = drawn()
+    algorithm = em.AsyncSGD(
+        "linear", loss=Wide, loss_options={"width": 3.0}, l2=L2, passes=20, batch=50
+    )
+    result = em.Job(algorithm, em.from_arrays(X, y)).run(client)
+
+    def value(w: np.ndarray) -> float:
+        r = (X @ w[:-1] + w[-1] - y) / 3.0
+        return float((np.logaddexp(r, -r) - np.log(2.0)).mean())
+
+    w = np.append(np.ravel(result.model.coef_), result.model.intercept_)
+    least = scipy.optimize.minimize(value, np.zeros(7)).fun
+    assert value(w) <= 1.05 * least

@@ -18,6 +18,7 @@ from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
 from tests.cocoa_reference import CocoaReference, losses
 from tests.column_reference import ColumnReference
+from tests.log_cosh import LOG_COSH
 from tests.property.schedules import Schedule, moves, schedules
 from tests.serial_world import Return, Run, Vanish, World, split_rows
 
@@ -123,7 +124,7 @@ def least_of(value: Callable[[Arrays], float], shape: tuple[int, int], *, interc
 
 def dual_problem(loss: str, *, intercept: bool) -> Problem:
     """Make a problem of CoCoA."""
-    y = SIGNAL if loss == "squared" else Y
+    y = SIGNAL if loss in ("squared", LOG_COSH) else Y
     parts = split_rows(X, y, MEMBERS, weights=S, chunk_rows=4)
 
     def value(arrays: Arrays) -> float:
@@ -145,7 +146,7 @@ def dual_problem(loss: str, *, intercept: bool) -> Problem:
         value=value,
         least=least,
         phases=("pass", "certify"),
-        rules=("reload", "freeze", "stall"),
+        rules=("reload", "stall") if loss == LOG_COSH else ("reload", "freeze", "stall"),
         choices={"gap_every": [1, 3, "auto"], "groups": ["auto", 2], "mode": ["default", "paper"]},
         reach=0.05 if loss == "hinge" else 1e-3,
         reference=lambda: CocoaReference.of(parts, loss, L2, float(intercept)),
@@ -154,7 +155,11 @@ def dual_problem(loss: str, *, intercept: bool) -> Problem:
 
 def column_problem(loss: str, l1: float, l2: float, *, intercept: bool) -> Problem:
     """Make a problem of columns; the reference of the optimum is made once."""
-    y = TARGETS if loss == "squared" else np.where(np.median(TARGETS) < TARGETS, 1.0, 0.0)
+    y = (
+        TARGETS
+        if loss in ("squared", LOG_COSH)
+        else np.where(np.median(TARGETS) < TARGETS, 1.0, 0.0)
+    )
     made = ColumnReference(
         X=WIDE, y=y, loss=loss, weights=S[:30], l1=l1, l2=l2, intercept=intercept
     )
@@ -230,11 +235,13 @@ PROBLEMS = {
     "squared hinge": dual_problem("squared_hinge", intercept=False),
     "logistic": dual_problem("logistic", intercept=True),
     "ridge": dual_problem("squared", intercept=True),
+    "own loss by rows": dual_problem(LOG_COSH, intercept=True),
     "one against rest": classes_problem("cocoa", tolerance=1e-5),
     "lasso": column_problem("squared", 0.1, 0.0, intercept=True),
     "elastic net": column_problem("squared", 0.05, 0.1, intercept=False),
     "sparse logistic": column_problem("logistic", 0.02, 0.0, intercept=True),
     "elastic net logistic": column_problem("logistic", 0.01, 0.05, intercept=False),
+    "own loss by columns": column_problem(LOG_COSH, 0.02, 0.01, intercept=True),
     "gradient descent": gradient_problem("sorted", optimizer="gd"),
     "constant steps": gradient_problem("random", optimizer="gd", step="constant", step_size=0.3),
     "lbfgs": gradient_problem("random", optimizer="lbfgs"),

@@ -50,7 +50,6 @@ from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 
-Require = Literal["any", "everybody"]
 Fill = Literal["zero", "map"]
 
 PASS: Final = "pass"
@@ -88,9 +87,7 @@ def scale_arrays(columns: Columns) -> dict[str, F64]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def pass_exchange(
-    v: F64, columns: Columns, parameters: Mapping[str, Scalar], *, seal: bool
-) -> Exchange:
+def pass_exchange(v: F64, columns: Columns, parameters: Mapping[str, Scalar]) -> Exchange:
     """Return the exchange for the members' steps from ``v``."""
     return Exchange(
         operation=PASS,
@@ -109,7 +106,6 @@ def pass_exchange(
             ON_CUDA: (),
         },
         parameters=parameters,
-        seal=seal,
     )
 
 
@@ -139,8 +135,6 @@ def certify_exchange(
     parameters: Mapping[str, Scalar],
     *,
     statistics: Mapping[str, tuple[int, ...]],
-    require: Require,
-    seal: bool,
 ) -> Exchange:
     """Return the exchange for both objectives at a model, and the image of the dual variables."""
     return Exchange(
@@ -155,9 +149,7 @@ def certify_exchange(
             **statistics,
         },
         parameters=parameters,
-        require=require,
         keep=True,
-        seal=seal,
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -85,18 +85,6 @@ def smoothed_model(loss: Loss, v: F64, before: F64 | None) -> F64:
     return (1.0 - SMOOTHING) * v + SMOOTHING * before
 
 
-# When a certificate is worth its pass over the data.
-#
-# Work is counted in visited rows. A certificate's products with all rows cost about half of a pass
-# over them; a pass that visits few rows still costs a round. A pass earns a quarter of its work for
-# certificates, so that these take about a fifth of all work.
-#
-# With a known target, passes estimate the gap: each row's contribution as it is visited, which
-# comes close to the gap of a certificate. A certificate is due when the estimate reaches the
-# target; otherwise by earned work as above, or seldom where intermediate gaps are not used. Where
-# passes give no estimate, the last certificates predict the round that reaches the target; the
-# certificate of that round may be paid for by later passes.
-
 #: Share of a pass's work that it earns for certificates.
 EARNED: Final = 0.25
 #: Work of a certificate, and the minimum that a pass counts for, as shares of all rows.
@@ -133,6 +121,17 @@ class GapSchedule:
     #: The gap expected after the last pass; the last certified gap divided by the expected one.
     expected: float = math.nan
     ratio: float = 1.0
+
+    def state(self) -> dict[str, Any]:
+        """Return the counters, as JSON values."""
+        counters = {k: getattr(self, k) for k in ("credit", "passes", "certified_at", "ratio")}
+        return {**counters, "marks": list(self.marks)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the counters of a former process."""
+        self.credit, self.ratio = float(state["credit"]), float(state["ratio"])
+        self.passes, self.certified_at = int(state["passes"]), int(state["certified_at"])
+        self.marks = [(int(passes), float(gap)) for passes, gap in state["marks"]]
 
     def passed(self, visited: float, gap_estimate: float = math.nan) -> None:
         """Record a pass: the rows that it visited, and its estimate of the gap."""

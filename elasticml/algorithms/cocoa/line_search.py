@@ -15,7 +15,7 @@ average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -165,20 +165,17 @@ class Aggregation:
     #: Share of sigma' = n / n_k that members use, in (0, 1]. With a fixed gamma it equals gamma,
     #: which is safe for any partition.
     damping: float = 1.0
-    #: sigma' where it is fixed; 0: from damping and the members' shares.
-    sigma: float = 0.0
     #: Whether the damping adapts to the line search.
     adapts: bool = True
 
     @staticmethod
     def of(settings: CoCoA) -> Aggregation:
         """Return the first round's aggregation for a job's settings."""
-        searches, sigma = settings.searches_line, settings.given_sigma
+        searches = settings.searches_line
         return Aggregation(
             gamma=None if searches else settings.gamma,
             damping=1.0 if searches else settings.gamma,
-            sigma=sigma or 0.0,
-            adapts=searches and sigma is None,
+            adapts=searches and settings.given_sigma is None,
         )
 
     def length(self, along: LineModel) -> float:
@@ -198,8 +195,4 @@ class Aggregation:
             return self
         factor = RAISE if along.best < 1.0 else LOWER if along.best > SHORT else 1.0
         least = 1.0 / max(partitions, 1.0)
-        return self.damped(min(max(self.damping * factor, least), 1.0))
-
-    def damped(self, damping: float) -> Aggregation:
-        """Return this aggregation with another damping."""
-        return Aggregation(gamma=self.gamma, damping=damping, sigma=self.sigma, adapts=self.adapts)
+        return replace(self, damping=min(max(self.damping * factor, least), 1.0))

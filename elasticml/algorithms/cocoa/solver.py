@@ -34,10 +34,9 @@ from elasticml.algorithms.cocoa.dual_blocks import (
     write_coefficients,
 )
 from elasticml.algorithms.cocoa.frozen_loss_bound import MOMENTS, BoundPlan, plan_statistics
-from elasticml.algorithms.cocoa.initialization import section_of_class
 from elasticml.algorithms.cocoa.line_search import products
 from elasticml.algorithms.cocoa.local_pass import DualSolver, LocalSolver, PassOptions, PassRequest
-from elasticml.algorithms.cocoa.mode import mode_of
+from elasticml.algorithms.cocoa.rows import section_of_class
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.one_against_rest import ClassesSolver
@@ -186,7 +185,8 @@ class CocoaSolver:
             if len(solvers) == 1:
                 return solvers[0]
         else:
-            caches = {} if mode_of(self._settings).reassigns_chunks else None
+            # The papers have no groups between which chunks could move.
+            caches = None if self._settings.is_paper else {}
             options = PassOptions(
                 bucket=self._settings.given_bucket,
                 shrink=self._settings.shrinks,

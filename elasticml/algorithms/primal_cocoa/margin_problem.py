@@ -1,4 +1,4 @@
-"""A loss of margins with an elastic-net penalty on the driver, and its lower bounds.
+"""A smooth loss of margins with an elastic-net penalty on the driver, and its lower bounds.
 
 ``sum_i s_i loss(z_i, y_i) + a1 |w|_1 + a2/2 |w|^2`` with ``z = X w + b``, b free or absent, and
 ``s_i`` the sample weight times the class weight. Members' columns are multiplied by the square
@@ -18,14 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.algorithms.cocoa.trainer import Step
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import Dual, lower_bound
 from elasticml.algorithms.linear.sparse_classifier import best_intercept, safe_curvature
-from elasticml.algorithms.primal_cocoa.problem import WHOLE, Step
+from elasticml.algorithms.primal_cocoa.problem import WHOLE
 from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
 from elasticml.algorithms.targets import ClassWeight, label_text
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError, DataError
+from elasticml.objectives.links import check_targets
 from elasticml.objectives.loss_kernels import MarginLoss
 
 #: Maximum steps of a line search, and the share of the first slope at which it ends.
@@ -35,17 +37,19 @@ FLAT_ENOUGH: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarginProblem:
-    """Classification; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
+    """Any smooth loss; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
 
     loss: MarginLoss
-    #: (n,) -1 and +1.
+    #: (n,) -1 and +1; in regression numbers.
     targets: F64
+    #: (n,) what margins are folded with: the targets, or 1 in regression.
+    signs: F64
     #: (n,) square roots of the sample weights, and their inverses or 0; None if all are one.
     root: F64 | None
     inverse: F64 | None
     #: (n,) sample weight times class weight; None if all are one.
     weights: F64 | None
-    classes: F64
+    classes: F64 | None
     has_intercept: bool
     total: float
     smoothness: float
@@ -67,30 +71,29 @@ class MarginProblem:
         Raises
         ------
         DataError
-            When there are not exactly two labels.
+            When a classification has not exactly two labels, or a regression one outside of the
+            loss's domain.
         ConfigError
             When ``class_weight`` names other labels.
         """
         here = np.ones(labels.size, bool) if root is None else root > 0.0
-        classes = classes_of(labels, root)
-        if classes.size != 2:
-            shown = ", ".join(f"{label:g}" for label in classes[:5])
-            raise DataError(
-                f"loss: {loss.name} found {classes.size} distinct labels ({shown}"
-                f"{', ...' if classes.size > 5 else ''}), wanted exactly 2; keep two classes in "
-                "the data, or use loss: squared for regression",
-                labels=classes[:100].tolist(),
-            )
-        is_positive = labels == classes[1]
-        pair = class_weights(class_weight, classes, is_positive[here])
-        each = None if pair is None else np.where(is_positive, pair[1], pair[0])
+        targets, signs, classes, each = labels, np.ones(labels.size), None, None
+        if loss.is_classification:
+            classes = two_classes_of(loss.name, labels, root)
+            is_positive = labels == classes[1]
+            targets = signs = np.where(is_positive, 1.0, -1.0)
+            pair = class_weights(class_weight, classes, is_positive[here])
+            each = None if pair is None else np.where(is_positive, pair[1], pair[0])
+        else:
+            check_targets(loss.name, loss.terms.domain(), labels[here])
         weights = None if root is None else root * root
         if each is not None:
             weights = each if weights is None else weights * each
         total = float(labels.size if weights is None else weights.sum())
         return MarginProblem(
             loss=loss,
-            targets=np.where(is_positive, 1.0, -1.0),
+            targets=targets,
+            signs=signs,
             root=root,
             inverse=inverses(root),
             weights=weights,
@@ -133,7 +136,7 @@ class MarginProblem:
         self.loss.alpha_from_margin(self._plain(z), self.targets, alpha)
         if self.has_intercept:
             alpha = self.loss.balanced(alpha, self.targets, self.weights)
-        folded = alpha * self.targets
+        folded = alpha * self.signs
         if self.weights is not None:
             folded *= self.weights
         return folded if self.inverse is None else folded * self.inverse
@@ -161,7 +164,7 @@ class MarginProblem:
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
         """Return the lower bound that a dual point and any model give."""
-        alpha = self._plain(r) * self.targets
+        alpha = self._plain(r) * self.signs
         if self.weights is not None:
             sampled = 1.0 if self.root is None else self.root**2
             alpha *= np.divide(sampled, self.weights, out=np.zeros(r.size), where=self.weights > 0)
@@ -219,14 +222,28 @@ def inverses(root: F64 | None) -> F64 | None:
     return np.divide(1.0, root, out=np.zeros(root.size), where=root > 0.0)
 
 
-def classes_of(labels: F64, root: F64 | None) -> F64:
-    """Return the labels (n,) that count, ascending.
+def two_classes_of(loss: str, labels: F64, root: F64 | None) -> F64:
+    """Return the two labels (n,) that count, ascending.
 
     A class may have no weight if there is one other class: one of the two classes of one against
     the rest may be empty. Further labels without weight do not count.
+
+    Raises
+    ------
+    DataError
+        When there are not exactly two.
     """
     weighted = np.unique(labels if root is None else labels[root > 0.0])
-    return weighted if weighted.size > 1 else np.unique(labels)
+    classes: F64 = weighted if weighted.size > 1 else np.unique(labels)
+    if classes.size != 2:
+        shown = ", ".join(f"{label:g}" for label in classes[:5])
+        raise DataError(
+            f"loss: {loss} found {classes.size} distinct labels ({shown}"
+            f"{', ...' if classes.size > 5 else ''}), wanted exactly 2; keep two classes in "
+            "the data, or use loss: squared for regression",
+            labels=classes[:100].tolist(),
+        )
+    return classes
 
 
 def class_weights(

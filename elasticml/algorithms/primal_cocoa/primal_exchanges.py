@@ -39,15 +39,13 @@ every exchange that centres.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Exchange, Scalar
 from elasticml.arrays import F64
-
-Require = Literal["any", "everybody"]
 
 TARGETS: Final = "targets"
 COLUMNS: Final = "columns"
@@ -77,13 +75,12 @@ def columns_exchange(d: int, root: Mapping[str, F64], *, centred: bool) -> Excha
     )
 
 
-def gather_exchange(wanted: NDArray[np.int64], n: int, *, seal: bool) -> Exchange:
+def gather_exchange(wanted: NDArray[np.int64], n: int) -> Exchange:
     """Return the exchange for some columns' values."""
     return Exchange(
         operation=GATHER,
         model={"wanted": wanted.astype(np.float64)},
         returns={"columns": (wanted.size, n), "found": wanted.shape},
-        seal=seal,
         is_long=True,
     )
 
@@ -93,8 +90,6 @@ def pass_exchange(
     curvature: F64 | None,
     root: Mapping[str, F64],
     parameters: Mapping[str, Scalar],
-    *,
-    seal: bool,
 ) -> Exchange:
     """Return the exchange for the members' steps at a residual."""
     curvatures = {} if curvature is None else {"curvature": curvature}
@@ -111,7 +106,6 @@ def pass_exchange(
             "unset": (),
         },
         parameters=parameters,
-        seal=seal,
     )
 
 
@@ -122,8 +116,6 @@ def certify_exchange(
     parameters: Mapping[str, Scalar],
     *,
     taken: F64 | None,
-    require: Require,
-    seal: bool,
 ) -> Exchange:
     """Return the exchange for the model, its predictions, and all columns' slopes."""
     n, d = residual.shape, coef.shape
@@ -138,6 +130,4 @@ def certify_exchange(
         },
         returns={"image": n, "coef": d, "slopes": d, "unset": (), **parts},
         parameters=parameters,
-        require=require,
-        seal=seal,
     )

@@ -6,10 +6,10 @@ examples' weights. The mean form of jobs is this divided by the sum S of the wei
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.algorithms.cocoa.trainer import Step
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import Dual
 from elasticml.arrays import F64
@@ -17,15 +17,6 @@ from elasticml.arrays import F64
 #: Best step length from which the full step is taken, with more than four fifths of the gain: the
 #: members' zeros then stay zeros.
 WHOLE = 0.7
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """The result of a line search."""
-
-    along: LineModel
-    #: The length to take.
-    length: float
 
 
 class Problem(Protocol):

@@ -11,9 +11,10 @@ from typing import Final
 import numpy as np
 
 from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.algorithms.cocoa.trainer import Step
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import Dual, lower_bound_of_residual
-from elasticml.algorithms.primal_cocoa.problem import WHOLE, Step
+from elasticml.algorithms.primal_cocoa.problem import WHOLE
 from elasticml.arrays import F64
 
 #: Relative changes of the objective that are rounding error.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
-from elasticml.algorithms.cocoa.trainer import make_trainer
+from elasticml.algorithms.cocoa.rows import make_trainer
 from elasticml.errors import ConfigError, DataError
 from tests.serial_world import facts_of, split_rows
 
