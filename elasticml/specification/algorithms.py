@@ -143,8 +143,11 @@ def is_regression(section: Mapping[str, Any]) -> bool:
 class _WithLoss(SettingsModel):
     """An algorithm for a loss that may have parameters, or be a user's own."""
 
-    #: Parameters of a loss of your own, by name; others have their defaults.
-    loss_options: dict[str, float] | None = None
+    # Comments describe the keys of a class, and not those of its bases.
+    loss_options: dict[str, float] | None = Field(
+        default=None,
+        description="Parameters of a loss of your own, by name; others have their defaults.",
+    )
 
     @property
     def terms(self) -> Any:

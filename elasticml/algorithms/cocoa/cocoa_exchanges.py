@@ -1,8 +1,7 @@
 """The exchanges of CoCoA: what is broadcast, what is reduced, and the names of the arrays.
 
-Every exchange has a ``serial``, one above the last. Chunks carry three things in their state: the
-dual variables ``alpha`` at the beginning of the last exchange that they took part in, the full
-``step`` of that exchange, and its ``serial``. Both kinds of exchange first *settle*: where a
+Every exchange has a ``serial``, one above the last. Chunks carry their dual variables ``alpha`` as
+:mod:`elasticml.algorithms.cocoa.coordinates` says. Both kinds of exchange first *settle*: where a
 chunk's serial is ``settle``, ``alpha += gamma * step``. An exchange that is repeated under the same
 serial finds its chunks settled and starts from the same state. The step of a certificate is
 ``alpha`` itself: ``gamma`` is 0 after it, or scales all dual variables.
@@ -28,11 +27,11 @@ shares; with ``sigma`` it is that number.
 ``certify``
     Broadcast: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state
     gets its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a
-    chunk that has missed more than :data:`MISSED_MAX` exchanges; one that has missed fewer keeps
-    its own. Returned: ``primal`` (), the sum of losses at the model; ``dual`` (), the sum of
-    ``-loss*``; ``image`` (n_sent,), the sum of ``s_i alpha_i x_i``; ``weight`` (), the sum of
-    ``s_i``; ``unset`` (), rows whose dual variables differ from those of the model; and the
-    statistics for bounds, where requested. All in float64.
+    chunk that has missed more than a few exchanges; the others keep their own. Returned: ``primal``
+    (), the sum of losses at the model; ``dual`` (), the sum of ``-loss*``; ``image`` (n_sent,), the
+    sum of ``s_i alpha_i x_i``; ``weight`` (), the sum of ``s_i``; ``unset`` (), rows whose dual
+    variables differ from those of the model; and the statistics for bounds, where requested. All in
+    float64.
 ``largest_row``
     Returned, merged by maximum: ``rows`` (2,) and ``target`` (), upper bounds for all rows and
     targets.
@@ -48,37 +47,12 @@ from typing import Final, Literal
 from elasticml.algorithms.base import ON_CUDA, Exchange, Outcome, Scalar
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
-from elasticml.data.chunks.chunk import Chunk
 
 Fill = Literal["zero", "map"]
 
 PASS: Final = "pass"
 CERTIFY: Final = "certify"
 LARGEST_ROW: Final = "largest_row"
-#: Missed exchanges after which kept dual variables are worse than those mapped from the model.
-MISSED_MAX: Final = 2
-
-# Arrays in a chunk's state.
-
-#: float64 (n_rows,): the full step of the last exchange.
-STEP: Final = "step"
-#: int64 (1,): serial of that exchange.
-SERIAL: Final = "serial"
-
-
-def serial_of(chunk: Chunk, prefix: str = "") -> int | None:
-    """Return the serial of the last exchange of a chunk; None if it has no such state.
-
-    ``prefix`` is that of the names in its state.
-    """
-    name = prefix + SERIAL
-    return int(chunk.state[name][0]) if name in chunk.state else None
-
-
-def is_recent(chunk: Chunk, settle: int, prefix: str = "") -> bool:
-    """Whether the state of a chunk that is not up to date is worth keeping."""
-    serial = serial_of(chunk, prefix)
-    return serial is not None and 0 <= settle - serial <= MISSED_MAX
 
 
 def scale_arrays(columns: Columns) -> dict[str, F64]:

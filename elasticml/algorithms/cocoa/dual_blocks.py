@@ -11,13 +11,12 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
-from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, is_recent, serial_of
+from elasticml.algorithms.cocoa.coordinates import Coordinates, Settling
 from elasticml.algorithms.cocoa.line_search import sum_steps
 from elasticml.arrays import F64, I64, address
 from elasticml.compiled import kernel, vector_at
@@ -26,69 +25,8 @@ from elasticml.data.chunks.kernels import add_sums
 from elasticml.data.out_of_core.store import row_array
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 
-#: float64 (n_rows,): dual variables at the beginning of the last exchange.
-ALPHA: Final = "alpha"
 #: Rows of a block of several chunks, at most: settling needs memory for one block more.
 ROWS_MAX: Final = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Duals:
-    """Dual variables in a chunk's state, with their pending step; they travel with the chunk."""
-
-    #: Of their names in the state: each of several classes has its own.
-    prefix: str = ""
-
-    def settle(
-        self, chunk: Chunk, loss: MarginLoss, *, serial: int, settle: int, gamma: float
-    ) -> bool:
-        """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
-
-        The chunk then has serial ``serial``, and its step is that of a certificate. A chunk
-        without state, or with the state of another exchange than ``settle``, is left as it is.
-        """
-        own = serial_of(chunk, self.prefix)
-        if own is None or self.alpha(chunk).shape != (chunk.n_rows,):
-            return False
-        if own == serial:
-            return True
-        if own != settle:
-            return False
-        alpha = self.alpha(chunk)
-        if gamma != 0.0:
-            settled = row_array(chunk)
-            _settle(loss.terms, alpha, self.step(chunk), gamma, chunk.labels, settled)
-            alpha = settled
-        self.write_alpha(chunk, alpha, serial)
-        return True
-
-    def are_in(self, chunk: Chunk) -> bool:
-        """Whether a chunk has dual variables."""
-        return serial_of(chunk, self.prefix) is not None
-
-    def are_recent(self, chunk: Chunk, settle: int) -> bool:
-        """Whether a chunk that is not up to date has dual variables worth keeping."""
-        recent = is_recent(chunk, settle, self.prefix)
-        return recent and self.alpha(chunk).shape == (chunk.n_rows,)
-
-    def alpha(self, chunk: Chunk) -> F64:
-        """Return a chunk's dual variables, (n_rows,)."""
-        return chunk.state[self.prefix + ALPHA]
-
-    def step(self, chunk: Chunk) -> F64:
-        """Return the step of the exchange that the chunk is settled for, (n_rows,)."""
-        return chunk.state[self.prefix + STEP]
-
-    def write_alpha(self, chunk: Chunk, alpha: F64, serial: int) -> None:
-        """Replace a chunk's dual variables, which it then owns; its step is as large as they are.
-
-        So a certificate's step scales them. A pass sets another one.
-        """
-        step = row_array(chunk)
-        step[:] = alpha
-        a, s, n = (self.prefix + name for name in (ALPHA, STEP, SERIAL))
-        chunk.state = {**chunk.state, a: alpha, s: step, n: np.array([serial], np.int64)}
-        chunk.state_version += 1
 
 
 class DualBlock:
@@ -96,14 +34,16 @@ class DualBlock:
 
     Parameters
     ----------
-    duals : Duals
+    duals : Coordinates
     pieces : sequence of Piece
         At least one, with the rows that a pass visits.
     chunks : sequence of Chunk
         The chunks that have the states.
     """
 
-    def __init__(self, duals: Duals, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> None:
+    def __init__(
+        self, duals: Coordinates, pieces: Sequence[Piece], chunks: Sequence[Chunk]
+    ) -> None:
         self.duals, self.pieces, self.chunks = duals, pieces, chunks
         stops = np.cumsum([chunk.n_rows for chunk in chunks]).tolist()
         self._places = [slice(a, b) for a, b in itertools.pairwise([0, *stops])]
@@ -118,27 +58,28 @@ class DualBlock:
         #: The arrays written last, the chunks' parts of the first, and their serial.
         self._written: tuple[F64, F64, Sequence[F64], int] | None = None
 
-    def settled(self, loss: MarginLoss, *, serial: int, settle: int, gamma: float) -> F64 | None:
-        """Return the dual variables with the last step applied, once: see :meth:`Duals.settle`.
+    def settled(self, loss: MarginLoss, exchange: Settling) -> F64 | None:
+        """Return the dual variables with the last step applied, once, as ``Coordinates`` do.
 
         Nothing is written. None if a chunk's state is another one than was written last.
         """
         if self._written is None:
             return None
         alpha, step, parts, own = self._written
-        name = self.duals.prefix + ALPHA
+        name = self.duals.prefix + self.duals.name
         present = [chunk.state.get(name) for chunk in self.chunks]
-        if own not in (serial, settle) or not all(map(operator.is_, present, parts)):
+        is_known = own in (exchange.serial, exchange.settle)
+        if not is_known or not all(map(operator.is_, present, parts)):
             return None
-        if own == serial or gamma == 0.0:
+        if own == exchange.serial or exchange.gamma == 0.0:
             return alpha
         settled = self._array()
-        _settle_parts(loss.terms, alpha, step, gamma, self._stops, self._table, settled)
+        _settle_parts(loss.terms, alpha, step, exchange.gamma, self._stops, self._table, settled)
         return settled
 
     def gathered(self) -> F64:
         """Return the chunks' dual variables."""
-        each = [self.duals.alpha(chunk) for chunk in self.chunks]
+        each = [self.duals.values(chunk) for chunk in self.chunks]
         return each[0] if len(each) == 1 else np.concatenate(each)
 
     def begin(self, alpha: F64) -> None:
@@ -160,10 +101,10 @@ class DualBlock:
 
     def write(self, alpha: F64, step: F64, serial: int) -> None:
         """Replace the chunks' dual variables and steps by views of these arrays."""
-        alphas, steps, number = [alpha], [step], np.array([serial], np.int64)
+        alphas, steps = [alpha], [step]
         if len(self.chunks) > 1:
             alphas, steps = ([a[place] for place in self._places] for a in (alpha, step))
-        a, s, n = (self.duals.prefix + name for name in (ALPHA, STEP, SERIAL))
+        (a, s, n), number = self.duals.names, np.array([serial], np.int64)
         for chunk, own, taken in zip(self.chunks, alphas, steps, strict=True):
             chunk.state = {**chunk.state, a: own, s: taken, n: number}
             chunk.state_version += 1
@@ -184,12 +125,21 @@ def divided(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
     return [chunks[low:high] for low, high in itertools.pairwise([*starts, len(chunks)])]
 
 
-def blocks_of(duals: Duals, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> list[DualBlock]:
+def blocks_of(
+    duals: Coordinates, pieces: Sequence[Piece], chunks: Sequence[Chunk]
+) -> list[DualBlock]:
     """Divide chunks into blocks: of at most :data:`ROWS_MAX` rows, or of one chunk."""
     rest = iter(pieces)
     return [
         DualBlock(duals, list(itertools.islice(rest, len(some))), some) for some in divided(chunks)
     ]
+
+
+def moved(loss: MarginLoss, targets: F64, chunk: Chunk, alpha: F64, step: F64, gamma: float) -> F64:
+    """Return a chunk's dual variables with a share of their step added."""
+    out = row_array(chunk)
+    _settle(loss.terms, alpha, step, gamma, targets, out)
+    return out
 
 
 @kernel

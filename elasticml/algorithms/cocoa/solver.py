@@ -25,10 +25,10 @@ from elasticml.algorithms.base import (
 from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges, dual_blocks, local_pass
 from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
+from elasticml.algorithms.cocoa.coordinates import Coordinates, Settling
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.dual_blocks import (
     DualBlock,
-    Duals,
     blocks_of,
     divided,
     write_coefficients,
@@ -51,8 +51,6 @@ from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import CoCoA, settings_from_section
-
-# The member's half of CoCoA: steps of its dual variables, and its part of certificates.
 
 
 @dataclass(slots=True)
@@ -139,7 +137,7 @@ class CocoaSolver:
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts, number)
         self._offset = offset_column(self._settings, facts)
-        self._duals = Duals("" if number is None else f"{number}/")
+        self._duals = Coordinates("alpha", "" if number is None else f"{number}/")
         #: The solvers of all classes, which share scaled copies of chunks.
         self.siblings: Sequence[CocoaSolver] = ()
         self._loss = MarginLoss(self._settings.loss, self._settings.terms)
@@ -257,16 +255,18 @@ class CocoaSolver:
             weight=float(chunk.n_rows) if weights is None else float(weights.sum()),
         )
 
-    def _settle(self, work: Work, chunk: Chunk) -> bool:
-        return self._duals.settle(chunk, self._loss, **_settling(work))
+    def _moved(self, chunk: Chunk, alpha: F64, step: F64, gamma: float) -> F64:
+        targets = self._held[chunk.id].targets
+        return dual_blocks.moved(self._loss, targets, chunk, alpha, step, gamma)
 
     def _settled(self, work: Work, parallel: Parallel) -> list[F64] | None:
         """Return the blocks' settled dual variables; None if a chunk is in no block."""
         if sum(len(block.chunks) for block in self._blocks) < len(self._chunks):
             return None
+        exchange = Settling.of(work)
 
         def settled(block: DualBlock) -> F64 | None:
-            return block.settled(self._loss, **_settling(work))
+            return block.settled(self._loss, exchange)
 
         each = map_chunks(settled, self._blocks, self._n_rows, parallel)
         known = [alpha for alpha in each if alpha is not None]
@@ -319,8 +319,12 @@ class CocoaSolver:
 
     def _joined(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> list[F64]:
         """Settle each chunk by itself, and make blocks of those that are up to date."""
+        exchange = Settling.of(work)
         settled = map_chunks(
-            lambda chunk: self._settle(work, chunk), chunks, self._n_rows, parallel
+            lambda chunk: self._duals.settle(chunk, exchange, self._moved),
+            chunks,
+            self._n_rows,
+            parallel,
         )
         up_to_date = list(itertools.compress(chunks, settled))
         self._pieces = tuple(self._piece(chunk, work) for chunk in up_to_date)
@@ -384,7 +388,7 @@ class CocoaSolver:
         plan = self._plan(work)
         # A job's first certificate: all results are zero, whatever the rows are.
         is_blank = forward is None and plan is None and work.parameters["fill"] == "zero"
-        is_blank = is_blank and not any(self._duals.are_in(chunk) for chunk in chunks)
+        is_blank = is_blank and all(self._duals.serial(chunk) is None for chunk in chunks)
         is_settled = self._settle_blocks(work, chunks, parallel)
         #: Each chunk's contribution to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
@@ -456,26 +460,25 @@ class CocoaSolver:
 
     def _give_duals(self, work: Work, rows: _RowBlock, margins: F64) -> int:
         """Settle the chunks, or fill in their dual variables; return the rows not up to date."""
-        unset = 0
+        unset, exchange = 0, Settling.of(work)
         for chunk, place in zip(rows.chunks, rows.slices, strict=True):
-            if self._settle(work, chunk):
-                continue
-            unset += chunk.n_rows
-            if self._duals.are_recent(chunk, int(work.parameters["settle"])):
-                alpha = self._duals.alpha(chunk)
-            else:
+
+            def made(chunk: Chunk = chunk, place: slice = place) -> F64:
                 alpha = row_array(chunk)
                 alpha[:] = 0.0
                 if work.parameters["fill"] == "map":
                     targets = self._held[chunk.id].targets
                     self._loss.alpha_from_margin(margins[place], targets, alpha)
-            self._duals.write_alpha(chunk, alpha, int(work.parameters["serial"]))
+                return alpha
+
+            if not self._duals.give(chunk, exchange, self._moved, made):
+                unset += chunk.n_rows
         return unset
 
     def _add_objectives(self, rows: _RowBlock, margins: F64, sums: _CertificateSums) -> F64:
         """Add the chunks' losses, conjugates, weights and images; return the rows' coefficients."""
         alpha, coefficients = np.empty(rows.n_rows), np.empty(rows.n_rows)
-        np.concatenate([self._duals.alpha(chunk) for chunk in rows.chunks], out=alpha)
+        np.concatenate([self._duals.values(chunk) for chunk in rows.chunks], out=alpha)
         n, at_targets, at_weights = rows.table
         at_alpha, at = rows.places_in(alpha), rows.places_in(coefficients)
         places = at_targets, at_weights
@@ -554,16 +557,6 @@ def make_solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
     for solver in solvers:
         solver.siblings = solvers
     return ClassesSolver(solvers)
-
-
-def _settling(work: Work) -> dict[str, Any]:
-    """Return which step an exchange settles."""
-    parameters = work.parameters
-    return {
-        "serial": int(parameters["serial"]),
-        "settle": int(parameters["settle"]),
-        "gamma": float(parameters["gamma"]),
-    }
 
 
 def _sigma(work: Work) -> float | None:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.cocoa_exchanges import SERIAL, STEP, serial_of
+from elasticml.algorithms.cocoa.coordinates import Coordinates
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import FLAT
@@ -21,15 +21,12 @@ from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import loss_named
 
-# The coefficients in a chunk's state, with their pending step; they travel with the chunk.
-#
+#: The coefficients in a chunk's state. Here and below, rows that are not columns have 0.
+COEFS: Final = Coordinates("coef")
+
 # The state also has the constants of the chunk's columns, so that a member that receives the chunk
 # need not read its body for them.
 
-
-#: float64 (n_rows,): coefficients at the beginning of the last exchange. Here and below, rows that
-#: are not columns have 0.
-COEF: Final = "coef"
 #: float64 (n_rows,): squared norms and means of the columns.
 NORMS: Final = "norms"
 MEANS: Final = "means"
@@ -47,34 +44,6 @@ def begin(chunk: Chunk, norms: F64, means: F64) -> None:
         MEANS: means,
         SLOPES: np.zeros(n),
         ALIVE: (chunk.labels >= 0.0).astype(np.uint8),
-    }
-    chunk.state_version += 1
-
-
-def settle(chunk: Chunk, *, serial: int, settle: int, gamma: float) -> bool:
-    """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
-
-    The chunk then has serial ``serial`` and no step. A chunk without coefficients, or with those of
-    another exchange than ``settle``, is left as it is.
-    """
-    own = serial_of(chunk)
-    if own == serial:
-        return True
-    if own != settle:
-        return False
-    coef = chunk.state[COEF]
-    if gamma != 0.0:
-        coef = coef + gamma * chunk.state[STEP]
-    write(chunk, coef, serial)
-    return True
-
-
-def write(chunk: Chunk, coef: F64, serial: int) -> None:
-    """Replace a chunk's coefficients by an array, which it then owns, and a zero step."""
-    chunk.state |= {
-        COEF: coef,
-        STEP: np.zeros(chunk.n_rows),
-        SERIAL: np.array([serial], np.int64),
     }
     chunk.state_version += 1
 

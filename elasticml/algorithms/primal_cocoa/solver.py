@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
-from elasticml.algorithms.cocoa.cocoa_exchanges import STEP, is_recent
+from elasticml.algorithms.cocoa.coordinates import Settling
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.primal_cocoa import column_blocks, primal_exchanges
 from elasticml.algorithms.primal_cocoa.column_blocks import (
     ALIVE,
-    COEF,
+    COEFS,
     MEANS,
     NORMS,
     SLOPES,
@@ -96,17 +96,10 @@ class PrimalCocoaSolver:
 
     # --- steps --------------------------------------------------------------------------------
 
-    def _settle(self, work: Work, chunk: Chunk) -> bool:
-        return column_blocks.settle(
-            chunk,
-            serial=int(work.parameters["serial"]),
-            settle=int(work.parameters["settle"]),
-            gamma=float(work.parameters["gamma"]),
-        )
-
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         residual, root = np.array(work.model["residual"]), self._root(work)
-        up_to_date = [chunk for chunk in chunks if self._settle(work, chunk)]
+        exchange = Settling.of(work)
+        up_to_date = [chunk for chunk in chunks if COEFS.settle(chunk, exchange, _moved)]
         if float(work.parameters["radius"]) > 0.0:
             for chunk in up_to_date:
                 self._screen(work, chunk)
@@ -117,7 +110,7 @@ class PrimalCocoaSolver:
         centred = bool(work.parameters["centred"])
         descent = LocalDescent(
             blocks=list(blocks.values()),
-            coefs={chunk.id: chunk.state[COEF].copy() for chunk in up_to_date},
+            coefs={chunk.id: COEFS.values(chunk).copy() for chunk in up_to_date},
             moments={
                 c.id: blocks[c.id].weighted_moments(hessian, centred=centred)
                 for c in stream_chunks(up_to_date)
@@ -137,11 +130,11 @@ class PrimalCocoaSolver:
         descent.run(float(work.parameters["local_epochs"]), np.random.default_rng(seeds))
         l1, inner = np.zeros(2), np.zeros(2)
         for chunk in up_to_date:
-            old, new = chunk.state[COEF], descent.coefs[chunk.id]
+            old, new = COEFS.values(chunk), descent.coefs[chunk.id]
             step = new - old
             l1 += (float(np.abs(old).sum()), float((np.abs(new) - np.abs(old)).sum()))
             inner += (float(old @ step), float(step @ step))
-            column_blocks.note(chunk, **{STEP: step})
+            COEFS.write(chunk, old, exchange.serial, step)
         columns = sum(block.features.size for block in descent.blocks)
         alive = sum(block.alive().size for block in descent.blocks)
         unset = sum(block.features.size for block in self._blocks.values()) - columns
@@ -162,7 +155,7 @@ class PrimalCocoaSolver:
             return first - descent.u - descent.shift * hessian.root
         adjoint, offset = make_adjoint(self._facts.layout, first.size), 0.0
         for block in descent.blocks:
-            step = block.chunk.state[STEP]
+            step = COEFS.step(block.chunk)
             if step.any():
                 adjoint.add(block.chunk, step)
                 offset += float(descent.moments[block.chunk.id].means @ step)
@@ -177,7 +170,7 @@ class PrimalCocoaSolver:
         1 over the largest curvature of the loss.
         """
         state, a2 = chunk.state, float(work.parameters["a2"])
-        correlations = float(work.parameters["share"]) * (state[SLOPES] - a2 * state[COEF])
+        correlations = float(work.parameters["share"]) * (state[SLOPES] - a2 * COEFS.values(chunk))
         if not self._settings.positive:
             correlations = np.abs(correlations)
         smoothness = float(work.parameters["smoothness"])
@@ -203,7 +196,7 @@ class PrimalCocoaSolver:
             for chunk in stream_chunks(part):
                 block = self._blocks[chunk.id]
                 unset += 0 if self._give_coefs(work, chunk, sent_coef) else block.features.size
-                w, means = chunk.state[COEF], chunk.state[MEANS]
+                w, means = COEFS.values(chunk), chunk.state[MEANS]
                 image.add(chunk, w)
                 offsets[0] += float(means @ w)
                 if has_parts:
@@ -230,21 +223,14 @@ class PrimalCocoaSolver:
 
     def _give_coefs(self, work: Work, chunk: Chunk, sent_coef: F64) -> bool:
         """Settle a chunk, or fill in its coefficients; return whether it was up to date."""
-        if "taken" not in work.model and self._settle(work, chunk):
-            return True
         if NORMS not in chunk.state:
             self._begin(work, chunk, bool(work.parameters["centred"]))
-        block, serial = self._blocks[chunk.id], int(work.parameters["serial"])
+        block, exchange = self._blocks[chunk.id], Settling.of(work)
         taken = work.model.get("taken")
         if taken is not None:
-            column_blocks.write(chunk, block.own(np.asarray(taken)), serial)
+            COEFS.write(chunk, block.own(np.asarray(taken)), exchange.serial)
             return True
-        if is_recent(chunk, int(work.parameters["settle"])):
-            coef = chunk.state[COEF]
-        else:
-            coef = block.own(sent_coef)
-        column_blocks.write(chunk, coef, serial)
-        return False
+        return COEFS.give(chunk, exchange, _moved, lambda: block.own(sent_coef))
 
     # --- columns ------------------------------------------------------------------------------
 
@@ -276,6 +262,10 @@ def targets_of(chunks: Sequence[Chunk], n: int) -> dict[str, F64]:
                 counts[place] += 1
                 _add_row(chunk, int(row), vectors[label])
     return {"target": vectors[TARGETS], "root": vectors[ROOTS], "counts": counts}
+
+
+def _moved(chunk: Chunk, coef: F64, step: F64, gamma: float) -> F64:
+    return coef + gamma * step
 
 
 def _add_row(chunk: Chunk, row: int, out: F64) -> None:
