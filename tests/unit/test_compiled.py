@@ -18,17 +18,17 @@ import pytest
 from numba.core import types
 
 from elasticml import compiled
-from elasticml.algorithms.cocoa.contention import adapted_contention
+from elasticml.algorithms.cocoa.damping import compiled_adapted
 from elasticml.arrays import F64
 
 #: Waits until both processes are here, compiles, and prints where the machine code came from.
 PROGRAM = """
 import pathlib, sys
-from elasticml.algorithms.cocoa.contention import adapted_contention
+from elasticml.algorithms.cocoa.damping import compiled_adapted
 print("ready", flush=True)
 sys.stdin.readline()
-adapted_contention(1.0, 2.0, 3.0, 4.0)
-stats = adapted_contention.stats
+compiled_adapted(1.0, 2.0, 3.0, 4.0, 5.0)
+stats = compiled_adapted.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path)
 """
 
@@ -78,7 +78,7 @@ def test_machine_code_beside_the_source_is_outdated_by_a_change_of_what_the_sour
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ELASTICML_CACHE", "off")
-    function = cast(Any, adapted_contention).py_func
+    function = cast(Any, compiled_adapted).py_func
     locator = compiled._Files(function).locator
     assert Path(locator.get_cache_path()).name == "__pycache__"
     monkeypatch.setattr(compiled, "source_digest", lambda path: "of changed files")
@@ -231,11 +231,11 @@ def test_the_digest_covers_every_imported_file(
 
 def test_a_file_whose_functions_were_only_imported_has_no_machine_code(tmp_path):
     text = (
-        "from elasticml.algorithms.cocoa import contention\n"
+        "from elasticml.algorithms.cocoa import damping\n"
         "from elasticml.compiled import has_machine_code\n"
-        "print(has_machine_code(contention.__file__))\n"
-        "contention.adapted_contention(1.0, 2.0, 3.0, 4.0)\n"
-        "print(has_machine_code(contention.__file__))\n"
+        "print(has_machine_code(damping.__file__))\n"
+        "damping.compiled_adapted(1.0, 2.0, 3.0, 4.0, 5.0)\n"
+        "print(has_machine_code(damping.__file__))\n"
     )
     environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     done = subprocess.run(

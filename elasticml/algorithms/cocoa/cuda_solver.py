@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers, cuda_kernels, sdca_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import Piece, stored_of
-from elasticml.algorithms.cocoa.contention import AdaptiveDamping
 from elasticml.algorithms.cocoa.cuda_kernels import norms_of
+from elasticml.algorithms.cocoa.damping import Damping
 from elasticml.algorithms.cocoa.local_pass import DualSolver, PassPlan, PassRequest, PassResult
 from elasticml.algorithms.cocoa.permutation import mix_hash
 from elasticml.arrays import F64
@@ -318,7 +318,7 @@ class CudaSolver:
         self._resident: DeviceRows | None = None
         self._blocks, self._threads = 1, _WARP
         self._weight = 0.0
-        self._damping = AdaptiveDamping(least=1.0)
+        self._damping = Damping()
 
     @property
     def damping(self) -> float:
@@ -344,7 +344,7 @@ class CudaSolver:
         stored = sum(chunk_pointers.stored_of(piece.chunk) for piece in filled)
         self._threads = self._threads_wanted or threads_for(stored / max(1, n_rows))
         self._blocks = self._blocks_wanted or blocks_for(_processors(), self._threads)
-        self._damping = AdaptiveDamping(least=1.0 / self._blocks)
+        self._damping = Damping(self._blocks)
         self._weight = chunk_pointers.total_weight(filled)
 
     def run(self, v: F64, request: PassRequest, parallel: Parallel) -> PassResult:

@@ -1,4 +1,4 @@
-"""The exact line search along the members' steps, and the damping that their sum needs.
+"""The exact line search along the sum of the members' steps.
 
 The dual objective along the sum of the members' steps is, with ``C`` the change of
 ``sum -loss*`` at the full step and ``q`` half its curvature,
@@ -15,8 +15,8 @@ average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.arrays import F64
 from elasticml.compiled import kernel
 from elasticml.objectives.loss_kernels import MarginLoss
-
-if TYPE_CHECKING:
-    from elasticml.specification.algorithms import CoCoA
 
 _NONE: Final = np.empty(0)
 
@@ -110,13 +107,6 @@ def summed_steps(loss: MarginLoss, before: F64, piece: Piece, step: F64) -> F64:
     return sums
 
 
-#: Factors of the damping after a step that was too long, and after one that was too short by more
-#: than the threshold.
-RAISE: Final = 1.3
-SHORT: Final = 1.15
-LOWER: Final = 1.0 / SHORT
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineModel:
     """The dual objective along a step, in the mean form: ``slope t - curvature t^2 / 2``."""
@@ -154,45 +144,3 @@ class LineModel:
         if self.curvature <= 0.0:
             return 1.0 if self.slope >= 0.0 else 0.0
         return self.slope / self.curvature
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregation:
-    """How the members' steps are added, from round to round."""
-
-    #: Step length; None: by the line search.
-    gamma: float | None
-    #: Share of sigma' = n / n_k that members use, in (0, 1]. With a fixed gamma it equals gamma,
-    #: which is safe for any partition.
-    damping: float = 1.0
-    #: Whether the damping adapts to the line search.
-    adapts: bool = True
-
-    @staticmethod
-    def of(settings: CoCoA) -> Aggregation:
-        """Return the first round's aggregation for a job's settings."""
-        searches = settings.searches_line
-        return Aggregation(
-            gamma=None if searches else settings.gamma,
-            damping=1.0 if searches else settings.gamma,
-            adapts=searches and settings.given_sigma is None,
-        )
-
-    def length(self, along: LineModel) -> float:
-        """Return the share of the step to take."""
-        return min(max(along.best, 0.0), 1.0) if self.gamma is None else self.gamma
-
-    def adapted(self, along: LineModel, partitions: float) -> Aggregation:
-        """Adapt the damping of the next round's members.
-
-        Parameters
-        ----------
-        partitions : float
-            Parts of the data that changed without seeing each other: a damping below
-            ``1 / partitions`` has no effect.
-        """
-        if not self.adapts:
-            return self
-        factor = RAISE if along.best < 1.0 else LOWER if along.best > SHORT else 1.0
-        least = 1.0 / max(partitions, 1.0)
-        return replace(self, damping=min(max(self.damping * factor, least), 1.0))

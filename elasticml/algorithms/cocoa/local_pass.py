@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers, parallel_epoch, sdca_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCache, ChunkCaches, Piece
-from elasticml.algorithms.cocoa.contention import Contention
+from elasticml.algorithms.cocoa.damping import Damping
 from elasticml.algorithms.cocoa.line_search import products
 from elasticml.algorithms.cocoa.parallel_epoch import ModelReplicas
 from elasticml.algorithms.cocoa.permutation import VisitOrder, bucket_for
@@ -274,7 +274,7 @@ class LocalSolver:
         self._bucket = bucket_for(0) if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._shrinking = Shrinking(is_used=options.shrink)
-        self._contention = Contention()
+        self._damping = Damping()
         self._replicas = ModelReplicas(self._dtype)
         self._grow = options.grow
         self._values_per_thread = options.values_per_thread
@@ -343,7 +343,7 @@ class LocalSolver:
         Each epoch reassigns the rows to the threads. A thread works on a replica of the model in
         which its own steps count ``sigma' = max(1, damping S / S_t)`` times, S_t its rows' weight.
         With enough work, replicas are merged several times per epoch, and the threads' factor
-        adapts, see :mod:`elasticml.algorithms.cocoa.contention`. Rows that do not all fit in memory
+        adapts, see :mod:`elasticml.algorithms.cocoa.damping`. Rows that do not all fit in memory
         come in batches, see :mod:`elasticml.algorithms.cocoa.permutation`.
 
         Parameters
@@ -375,7 +375,7 @@ class LocalSolver:
             is_first=is_first,
         )
         if not request.start:
-            self._contention.begin(request.serial, n_parts)
+            self._damping.begin(request.serial, n_parts)
         self._replicas.begin(v, n_parts)
         sums = np.zeros(sdca_kernels.N_SUMS + 1)
         for epoch, key, share in request.turns():
@@ -397,7 +397,7 @@ class LocalSolver:
             gap=float(sums[4]) if request.epochs % 1.0 == 0.0 else math.nan,
             sigma=plan.whole,
             is_loss=self._is_loss(plan, sums, v),
-            dampings=self._contention.damping,
+            dampings=self._damping.share,
         )
 
     def undo(self) -> None:
@@ -415,7 +415,8 @@ class LocalSolver:
         gain, half = float(sums[sdca_kernels.N_SUMS]), 0.5 * plan.request.l2_total / plan.whole
         size = 0.0 if gain >= 0.0 else abs(float(sums[0])) + half * products(v, v)[1]
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(max(1.0, float(sums[2])))
-        return not self._contention.accepts(gain, size, precision)
+        is_safe = self._damping.is_safe
+        return not (self._damping.accepts(gain, size, precision) or is_safe)
 
     def _portions(self, order: NDArray[np.int64], plan: PassPlan) -> list[NDArray[np.int64]]:
         """Cut visits into portions for one compiled call, of several slices each."""
@@ -463,7 +464,7 @@ class LocalSolver:
         def work(_: int) -> None:
             try:
                 parallel_epoch.run_tasks(
-                    slices, counters, replicas, self._contention.factor, results, rows, dual
+                    slices, counters, replicas, self._damping.factor, results, rows, dual
                 )
             except BaseException:
                 parallel_epoch.abort_tasks(counters)
@@ -491,7 +492,7 @@ class LocalSolver:
         done = 0.0 if seen is None else seen
         for s, each in enumerate(weights):
             whole = float(each.sum())
-            least = plan.whole * float(self._contention.factor[1])
+            least = plan.whole * float(self._damping.factor[1])
             factors[s] = [max(plan.sigma_of(part, whole), least) for part in each.tolist()]
             if seen is not None and whole > 0.0:
                 # Each thread assumes that the others have seen a like share of their rows.

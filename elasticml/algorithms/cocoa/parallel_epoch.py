@@ -21,18 +21,11 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.contention import adapted_contention
+from elasticml.algorithms.cocoa.damping import compiled_adapted
 from elasticml.algorithms.cocoa.row_kernels import row_of, start_of
 from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, ChunkRows, LocalDual, visit
 from elasticml.arrays import F64, I64
 from elasticml.compiled import unchecked_kernel
-
-# One replica of the model per thread, merged after each slice of an epoch.
-#
-# A thread adds ``sigma'`` times its rows' steps to its own replica. One loop over the coordinates
-# then takes the steps out of all replicas, sums them in float64, updates the model and writes it
-# back to every replica: each number is read and written once.
-
 
 #: Stored values per coordinate after which a single thread's replica is merged, at a tenth of the
 #: cost of visiting them.
@@ -150,15 +143,6 @@ def merge_range(replicas: ReplicaArrays, shares: F64, begin: int, end: int, sums
         sums[1] += square[j]
 
 
-# An epoch by several threads that merge their replicas of the model several times.
-#
-# The work is a sequence of tasks. For each slice: a visit of every part to its rows, the merging of
-# every range of coordinates, and an evaluation of the slice. A task starts when those of the phases
-# before it are done. Threads draw tasks by an atomic counter and wait for one another in compiled
-# code, which costs some microseconds per slice. A task does the same whichever thread draws it:
-# results depend on the number of parts, not of threads, and one thread alone can do all tasks.
-
-
 #: Polls of the counter before a waiting thread yields its core.
 _LOOKS: Final = 4000
 #: Larger than any number of tasks, with room for further draws.
@@ -200,7 +184,7 @@ class Slices(NamedTuple):
     order: I64
     #: (slices + 1,), int64, boundaries of the slices.
     ends: I64
-    #: (slices, parts), each part's sigma'; 0: by the contention, which then adapts to the slice.
+    #: (slices, parts), each part's sigma'; 0: by the damping, which then adapts to the slice.
     factors: F64
     #: (slices, parts), in a scaled first pass, the weight of all rows that count and of those seen
     #: before; else 0.
@@ -224,7 +208,7 @@ def run_tasks(
     slices: Slices,
     counters: I64,
     replicas: ReplicaArrays,
-    contention: F64,
+    damping: F64,
     results: SliceResults,
     chunk_rows: ChunkRows,
     dual: LocalDual,
@@ -237,7 +221,7 @@ def run_tasks(
     counters : ndarray (16,), int64
         Zeros at first: tasks drawn at 0 and, in another cache line, tasks done at 8.
     replicas : ReplicaArrays
-    contention : ndarray (2,)
+    damping : ndarray (2,)
         The factor, which is changed, and its lower limit.
     results : SliceResults
     chunk_rows : ChunkRows
@@ -262,7 +246,7 @@ def run_tasks(
                 _give_way()
         if at < n_parts:
             begin, length = ends[s], ends[s + 1] - ends[s]
-            factor = factors[s, at] if factors[s, at] > 0.0 else whole * contention[0]
+            factor = factors[s, at] if factors[s, at] > 0.0 else whole * damping[0]
             tallies[at, N_SUMS - 1] = seen[s, at]
             visit(
                 order[begin + length * at // n_parts : begin + length * (at + 1) // n_parts],
@@ -276,11 +260,11 @@ def run_tasks(
         elif at < 2 * n_parts:
             k = at - n_parts
             for p in range(n_parts):
-                shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * contention[0])
+                shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * damping[0])
             first, stop = size * k // n_parts, size * (k + 1) // n_parts
             merge_range(replicas, shares, first, stop, merged[k])
         else:
-            _conclude(l2_total, whole, contention, factors[s, 0] <= 0.0, results)
+            _conclude(l2_total, whole, damping, factors[s, 0] <= 0.0, results)
         _draw(counters, 8)
 
 
@@ -293,7 +277,7 @@ def abort_tasks(counters: I64) -> None:
 def _conclude(
     l2_total: float,
     whole: float,
-    contention: F64,
+    damping: F64,
     learns: bool,
     results: SliceResults,
 ) -> None:
@@ -315,5 +299,5 @@ def _conclude(
     if learns:
         slope = dual + curvature - l2_total * along
         bend = l2_total * whole * square + 2.0 * curvature
-        factor = adapted_contention(contention[0], slope, bend, float(tallies.shape[0]))
-        contention[0] = max(factor, contention[1])
+        most = float(tallies.shape[0])
+        damping[0] = compiled_adapted(damping[0], slope, bend, damping[1], most)

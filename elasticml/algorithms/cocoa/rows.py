@@ -23,9 +23,10 @@ import numpy as np
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume, Trainer
 from elasticml.algorithms.cocoa import cocoa_exchanges
+from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits, plan_statistics
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
-from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products
+from elasticml.algorithms.cocoa.line_search import LineModel, products
 from elasticml.algorithms.cocoa.scaled_chunks import check_scale
 from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step
 from elasticml.algorithms.column_statistics import fix_columns

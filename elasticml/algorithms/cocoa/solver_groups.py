@@ -30,7 +30,8 @@ import numpy as np
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece
-from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel, products, summed_steps
+from elasticml.algorithms.cocoa.damping import Aggregation
+from elasticml.algorithms.cocoa.line_search import LineModel, products, summed_steps
 from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
 from elasticml.algorithms.cocoa.permutation import mix_hash
 from elasticml.arrays import F64

@@ -34,8 +34,9 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
+from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
-from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
+from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.arrays import F64
 from elasticml.specification.algorithms import CoCoA, PrimalCoCoA
 

@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume, Trainer
+from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
-from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
+from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.linear.duality import Dual

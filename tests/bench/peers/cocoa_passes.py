@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
-from elasticml.algorithms.cocoa.line_search import Aggregation, LineModel
+from elasticml.algorithms.cocoa.damping import Aggregation
+from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest
 from elasticml.data.chunks.chunk import csr_chunk
 from elasticml.ids import ChunkId

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.cocoa import device_selection
-from elasticml.algorithms.cocoa.contention import AdaptiveDamping
+from elasticml.algorithms.cocoa.damping import Damping
 from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.readers.arrays import from_arrays
@@ -133,7 +133,7 @@ def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -
 
 
 def test_damping_is_halved_only_by_losses() -> None:
-    damping = AdaptiveDamping(least=0.2)
+    damping = Damping(5.0)
     assert damping.accepts(1.0, 1.0, 1e-7)
     assert damping.accepts(0.0, 1.0, 1e-7)
     assert damping.accepts(-1e-8, 1.0, 1e-7)  # rounding
@@ -146,5 +146,3 @@ def test_damping_is_halved_only_by_losses() -> None:
     assert damping.share == 0.2
     assert not damping.accepts(np.inf, np.inf, 1e-7)
     assert damping.share == 0.2
-    with pytest.raises(ValueError, match="least is 0, wanted a number above 0"):
-        AdaptiveDamping(least=0)

@@ -14,7 +14,7 @@ import pytest
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import parallel_epoch
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
-from elasticml.algorithms.cocoa.contention import PATIENCE_MAX
+from elasticml.algorithms.cocoa.damping import PATIENCE_MAX
 from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassOptions, PassRequest, PassResult
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.parallel import FixedPieces, Serial
