@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from sklearn.svm import LinearSVC
 
 from elasticml.data.chunks.chunk import Chunk
+from elasticml.errors import ConfigError
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
 from tests.cocoa_reference import CocoaReference, losses
@@ -249,6 +250,8 @@ PROBLEMS = {
     "newton": gradient_problem("same", optimizer="newton"),
     "softmax": classes_problem("batch_gradient", optimizer="lbfgs", tolerance=1e-9),
 }
+#: Those of CoCoA, by rows and by columns.
+COCOA = [name for name, problem in PROBLEMS.items() if "cocoa" in problem.algorithm]
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -298,6 +301,67 @@ def test_a_job_resumed_on_other_members_ends_at_the_optimum(name: str) -> None:
     for row in run.rows:
         problem.check_row(row)
     assert problem.value(run.model.arrays) - problem.least <= problem.reach
+    if name in COCOA and start.next_gap is not None:
+        gaps = [*(row.gap for row in run.rows), run.model.gap]
+        assert gaps[0] <= start.next_gap * (1.0 + 1e-12)
     # Dual variables are made again from the model, which is then theirs.
     if run.rows and problem.algorithm != "cocoa":
         np.testing.assert_allclose(run.rows[0].model["coef"], start.next_model["coef"], rtol=1e-9)
+
+
+# --- CoCoA, by rows and by columns ----------------------------------------------------------------
+
+
+def cocoa_world(name: str, **given: Any) -> World:
+    """Make a world of a problem of CoCoA that gathers no columns and skips no rows."""
+    problem = PROBLEMS[name]
+    alone = {"gather" if problem.algorithm == "primal_cocoa" else "shrink": False}
+    chosen = {**problem.settings, **alone, **given.pop("settings", {})}
+    options = {"absent": "reload", "parts": problem.parts, **given}
+    return World(settings=chosen, algorithm=problem.algorithm, **options)
+
+
+# At the kink of the hinge no model says what its dual variables are.
+@pytest.mark.parametrize("name", [name for name in COCOA if name != "hinge"])
+def test_a_warm_start_starts_from_the_given_model(name: str) -> None:
+    first = cocoa_world(name).run(2000).model
+    assert first.converged
+    # By columns the intercept follows from the coefficients.
+    start = {"coef": first.arrays["coef"].tolist(), "intercept": first.arrays["intercept"].tolist()}
+    looser = 10.0 * PROBLEMS[name].settings["tolerance"]
+    again = cocoa_world(name, settings={"tolerance": looser, "warm_start": start}).run(10)
+    assert again.model.converged
+    assert len(again.rows) <= 1
+    assert again.model.objective <= first.objective + looser
+    with pytest.raises(ConfigError, match=r"warm_start.coef has 6 numbers, wanted \d+"):
+        cocoa_world(name, settings={"warm_start": {"coef": [1.0] * 6}}).run(1)
+
+
+@pytest.mark.parametrize("name", COCOA)
+def test_stall_waits_for_lost_members(name: str) -> None:
+    joined = "one_against_rest " if name == "one against rest" else ""
+    schedule = (Vanish(round=4, members=(1, 2), during=joined + "pass"), Return(round=9))
+    settings = {"gap_every": 1, "tolerance": 0.0}
+    run = cocoa_world(name, absent="stall", schedule=schedule, settings=settings).run(12)
+    phases = [[phase.removeprefix(joined) for phase in run.phases(r)] for r in range(3, 10)]
+    assert phases == [
+        ["pass", "certify"],
+        ["pass"],
+        [],
+        [],
+        [],
+        [],
+        ["certify", "pass", "certify"],
+    ]
+
+
+@pytest.mark.parametrize("name", COCOA)
+def test_policies_tune_local_epochs_and_damping_from_the_next_round_on(name: str) -> None:
+    tuned = {1: {"local_epochs": 3, "damping": 0.25, "step_size": 1.0}, 2: {"damping": 9.0}}
+    run = cocoa_world(name, tuned=tuned, settings={"tolerance": 0.0, "local_epochs": 1}).run(5)
+    requests = [a.exchange.parameters for a in run.exchanges if a.phase.endswith("pass")]
+    epochs = [next(v for k, v in each.items() if k.endswith("local_epochs")) for each in requests]
+    assert epochs == [1.0, 1.0, 3.0, 3.0, 3.0]
+    assert run.rows[2].extra["damping"] == 0.25
+    visited = [row.extra["visited"] for row in run.rows]
+    assert min(visited[2:]) > 2.0 * max(visited[:2])

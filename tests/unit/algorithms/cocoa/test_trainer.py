@@ -198,22 +198,6 @@ def test_dual_variables_lost_early_cost_at_most_the_way_from_zero(loss: str, abs
     reference.check_rows(run.rows)
 
 
-def test_stall_waits_for_lost_members() -> None:
-    schedule = (Vanish(round=4, members=(1, 2), during="pass"), Return(round=9))
-    run, reference, _ = train(absent="stall", schedule=schedule, rounds=60, gap_every=1)
-    assert [run.phases(r) for r in range(3, 10)] == [
-        ["pass", "certify"],
-        ["pass"],
-        [],
-        [],
-        [],
-        [],
-        ["certify", "pass", "certify"],
-    ]
-    assert max(reference.errors) <= 1e-12
-    reference.check_rows(run.rows)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("has_anchors", [True, False])
 @pytest.mark.parametrize("phase", PHASES)
@@ -272,23 +256,6 @@ def test_paper_mode_adds_with_sigma_equal_to_the_number_of_members() -> None:
     assert {row.step for row in run.rows} == {1.0}
     gaps = [row.extra["primal"] - row.extra["dual"] for row in run.rows]
     assert [row.gap for row in run.rows] == pytest.approx(gaps)
-
-
-def test_a_warm_start_starts_from_the_given_model() -> None:
-    first, _, _ = train("logistic", intercept=True, tolerance=1e-8)
-    model = {name: array.tolist() for name, array in first.model.arrays.items()}
-    again, _, _ = train("logistic", intercept=True, tolerance=1e-6, warm_start=model)
-    assert len(again.rows) <= 1
-    assert again.model.objective <= first.model.objective * (1 + 1e-9)
-
-
-def test_policies_tune_local_epochs_and_damping_from_the_next_round_on() -> None:
-    tuned = {1: {"local_epochs": 3, "damping": 0.25, "step_size": 1.0}, 2: {"damping": 9.0}}
-    run, _, _ = train(rounds=5, tuned=tuned, shrink=False)
-    requests = [a.exchange.parameters for a in run.exchanges if a.exchange.operation == "pass"]
-    assert [parameters["local_epochs"] for parameters in requests] == [1.0, 1.0, 3.0, 3.0, 3.0]
-    assert run.rows[2].extra["damping"] == 0.25
-    assert [row.extra["visited"] for row in run.rows] == [N, N, 3 * N, 3 * N, 3 * N]
 
 
 def test_float32_data_are_certified_in_float64() -> None:

@@ -203,31 +203,6 @@ def test_with_frozen_columns_the_others_go_on_to_their_own_optimum():
     assert run.rows[-1].extra["primal"] < run.rows[5].extra["primal"]
 
 
-@LOSSES
-def test_a_resumed_job_continues_from_its_last_model(loss):
-    reference = make_reference(loss)
-    resume = reference.world(2, gap_every=2, gather=False).run(6).rows[-1].resume
-    run = reference.world(1, tolerance=1e-11, resume=resume).run(2000)
-    assert np.count_nonzero(resume.arrays["coef"]) > 0
-    best = resume.values["best"]
-    assert run.rows[0].gap <= (best["primal"] - best["dual"]) * (1.0 + 1e-12)
-    np.testing.assert_array_equal(run.rows[0].model["coef"][0], np.ravel(resume.arrays["coef"]))
-    assert_same(run, reference)
-
-
-@LOSSES
-def test_a_warm_start_starts_from_the_given_model(loss):
-    reference = make_reference(loss)
-    first = reference.world(2, tolerance=1e-11).run(500).model
-    # The intercept follows from the coefficients.
-    start = {"coef": first.arrays["coef"][0].tolist(), "intercept": [0.0]}
-    run = reference.world(2, tolerance=1e-9, warm_start=start).run(10)
-    assert (len(run.rows), run.model.converged) == (0, True)
-    assert run.model.arrays["intercept"][0] == pytest.approx(first.arrays["intercept"][0])
-    with pytest.raises(ConfigError, match=r"warm_start.coef has 3 numbers, wanted 24"):
-        reference.world(1, warm_start={"coef": [1.0, 2.0, 3.0]}).run(1)
-
-
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("empty", [1.0, 3.0])
 def test_a_class_may_have_no_weight(empty, intercept):
