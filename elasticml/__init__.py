@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from elasticml.data.readers.arrays import from_arrays
     from elasticml.data.readers.converted import read_converted
     from elasticml.data.readers.dask_collections import from_dask
+    from elasticml.data.readers.frames import from_frame, from_pandas
     from elasticml.data.readers.images import read_images
     from elasticml.data.readers.svmlight import read_svmlight
     from elasticml.data.readers.tabular import read_csv, read_parquet
@@ -121,6 +122,8 @@ __all__ = [
     "enet_path",
     "from_arrays",
     "from_dask",
+    "from_frame",
+    "from_pandas",
     "install",
     "lasso_path",
     "load_model",
@@ -144,6 +147,7 @@ _HOMES = {
     "YarnCluster": "clusters.yarn.cluster",
     "from_arrays": "data.readers.arrays",
     "from_dask": "data.readers.dask_collections",
+    **dict.fromkeys(("from_frame", "from_pandas"), "data.readers.frames"),
     "read_converted": "data.readers.converted",
     "read_csv": "data.readers.tabular",
     "read_images": "data.readers.images",

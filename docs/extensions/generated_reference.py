@@ -33,7 +33,8 @@ GROUPS: Mapping[str, str] = {
         "GlobalShuffle Straggler TuneLocalWork ChooseInnerIterations"
     ),
     "Data": (
-        "from_arrays from_dask read_svmlight read_csv read_parquet read_images read_converted"
+        "from_arrays from_frame from_pandas from_dask read_svmlight read_csv read_parquet "
+        "read_images read_converted"
     ),
     "Estimators": (
         "LinearSVC LogisticRegression Ridge Lasso ElasticNet LassoCV ElasticNetCV "

@@ -23,7 +23,7 @@ from elasticml.data.chunks.rows import fit_columns
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers.file_parts import Listing, files_of
 from elasticml.data.readers.files import DataFile, FileBlock, absolute, fingerprint, text_blocks
-from elasticml.data.source import FILES, BlockInfo, resolve_chunk_bytes, unlisted
+from elasticml.data.source import FILES, BlockInfo, HeldOut, resolve_chunk_bytes, unlisted
 from elasticml.data.storage.untrusted_files import reads_untrusted_files
 from elasticml.errors import ConfigError, one_line
 from elasticml.ids import ChunkId
@@ -121,9 +121,9 @@ class Format(SettingsModel):
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        return self.chunks_of(block, self.rows_of(block), size)
+        return self.chunks_of_rows(block, self.rows_of(block), size)
 
-    def chunks_of(
+    def chunks_of_rows(
         self, block: int, parts: Iterable[Rows], chunk_bytes: int
     ) -> tuple[list[Chunk], BlockSummary]:
         """Partition the rows of a block into chunks, and summarise them."""
@@ -167,7 +167,7 @@ class Format(SettingsModel):
         """Return what is to be said of a block that was read; see :func:`.summarise`."""
         return {}
 
-    def survey(self, block: int) -> BlockSummary:
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Read and summarise a block; only some formats need it."""
         return self.read(block, None, 1)[1]
 

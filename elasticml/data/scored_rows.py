@@ -33,6 +33,7 @@ from elasticml.data.readers.dask_partitions import PartitionGraph, has_partition
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import (
     BlockInfo,
+    HeldOut,
     Source,
     listed_once,
     resolve_chunk_bytes,
@@ -70,10 +71,7 @@ class ScoredSource:
 
     @property
     def needs_survey(self) -> bool:
-        """Whether the training data need a survey.
-
-        It reads all rows of a block, those of a held-out share too; not the other sources.
-        """
+        """Whether the training data need a survey; the other sources have no part in it."""
         return self.train.needs_survey
 
     @property
@@ -252,16 +250,23 @@ class ScoredSource:
             scored_rows={"validation": n_held} if block == 0 else {},
         )
 
-    def survey(self, block: int) -> BlockSummary:
-        """Survey a block of the training data; one of the others has nothing to say."""
-        return self.train.survey(block) if self._part(block)[0] == "train" else _nothing(block)
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
+        """Survey the training rows of a block; one of the others has nothing to say."""
+        if self._part(block)[0] != "train":
+            return _nothing(block)
+        return self.train.survey(block, self._held_rows(block))
 
-    def survey_of(self, block: int, parts: Sequence[Any]) -> BlockSummary:
-        """Survey a partition of the training data, where it is."""
+    def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
+        """Survey the training rows of a partition, where it is."""
         train = self.train
         assert has_partitions(train)
-        is_other = self._part(block)[0] != "train"
-        return _nothing(block) if is_other else train.survey_of(block, parts)
+        if self._part(block)[0] != "train":
+            return _nothing(block)
+        return train.survey_of(block, parts, self._held_rows(block))
+
+    def _held_rows(self, block: int) -> HeldOut:
+        share = self.share
+        return None if share is None else lambda n: held_out_rows(self.seed, block, n, share)
 
     def partition_graph(self) -> PartitionGraph:
         """Return the tasks that make the partitions of all parts; in the client only.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary as BlockSummary
@@ -48,15 +51,20 @@ FILE_FORMATS: Final = (*_FORMATS, *_GENERATED)
 FILES: Final = "files"
 #: The format of data of which only the costs are known, see :mod:`elasticml.sim`.
 COSTS: Final = "costs"
-#: Functions that build what has no file from its spec. ``scored`` is in a spec beside another
-#: source's format.
+#: What builds data without a file from their spec: classes, or functions. ``scored`` is in a spec
+#: beside another source's format.
 _BUILDERS: Final[dict[str, str]] = {
     "arrays": "elasticml.data.readers.arrays:source_of",
-    "dask": "elasticml.data.readers.dask_partitions:source_of",
-    "dask_table": "elasticml.data.readers.dask_tables:source_of",
+    "dask": "elasticml.data.readers.dask_partitions:DaskArraySource",
+    "dask_table": "elasticml.data.readers.dask_tables:DaskTableSource",
+    "frame": "elasticml.data.readers.frames:FrameSource",
     COSTS: "elasticml.sim.cost_only_job:source_of",
     "scored": "elasticml.data.scored_rows:scored_source_of",
 }
+
+
+#: What says which rows of a block are held out: from their number, a mask of bool, (n_rows,).
+HeldOut = Callable[[int], NDArray[np.bool_]] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +125,11 @@ class Source(Protocol):
         """
         ...
 
-    def survey(self, block: int) -> BlockSummary:
-        """Return the vocabularies of one block; all blocks' are needed before any is read."""
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
+        """Return the statistics of one block; all blocks' are needed before any is read.
+
+        Rows that are held out have no part in an encoding.
+        """
         ...
 
     def with_stats(self, facts: DatasetStats) -> Source:
@@ -145,7 +156,8 @@ def source_from_spec(spec: Mapping[str, Any], path: str = "data") -> Source:
     """
     name = "scored" if spec.get("scored") is not None else spec.get("format")
     if name in _BUILDERS:
-        built: Source = load_object(_BUILDERS[name])(spec)
+        builder = load_object(_BUILDERS[name])
+        built: Source = getattr(builder, "of_spec", builder)(spec)
         return built
     kind = format_named(name, path)
     return listed_once(kind.of_spec(spec, path))

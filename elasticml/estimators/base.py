@@ -162,6 +162,7 @@ class ElasticEstimator(BaseEstimator):
     #: What turns tables into rows, if the model was fitted to a table in a file.
     _rows: RowInput | None = None
     n_features_in_: int
+    feature_names_in_: NDArray[Any]
 
     def __sklearn_clone__(self) -> Any:
         """Return an unfitted copy with the same client."""
@@ -227,18 +228,27 @@ class ElasticEstimator(BaseEstimator):
         """Return the rows of a table by the names of its columns; None if X is none.
 
         A table is a file of a known format or its source; and a frame, if the model was fitted to a
-        file, whose categories it knows.
+        table, whose categories it knows. If that was a frame, rows may also be arrays of as many
+        columns.
         """
         check_is_fitted(self)
-        is_frame = self._rows is not None and hasattr(X, "__arrow_c_stream__")
-        if not is_frame and not is_named(X):
-            return None
-        rows = self._row_input()
-        if is_frame:
-            return rows.matrix(X)
-        from elasticml.estimators.file_inputs import read_table
+        if is_named(X):
+            from elasticml.estimators.file_inputs import read_table
 
-        return read_table(X, rows)
+            return read_table(X, self._row_input())
+        is_frame, has_names = hasattr(X, "__arrow_c_stream__"), hasattr(self, "feature_names_in_")
+        if self._rows is None or not (is_frame or has_names):
+            return None
+        if is_frame and has_names:
+            validate_data(self, X, reset=False, skip_check_array=True)  # their names and order
+        return self._rows.matrix(X)
+
+    def _take_names(self) -> None:
+        """Take the columns of the frame to which the model is fitted for its features."""
+        if self._rows is not None:
+            names = self._rows.columns()
+            self.feature_names_in_ = np.array(names, object)
+            self.n_features_in_ = len(names)
 
 
 class LinearEstimator(ElasticEstimator):
@@ -258,7 +268,7 @@ class LinearEstimator(ElasticEstimator):
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+        X : array_like or sparse (n_samples, n_features), a frame, Dask collection, file or source
             See :func:`elasticml.estimators.inputs.load_arrays`.
         y : array_like (n_samples,), optional if X contains it
             Labels of at least two classes, or numbers. Several targets of a regression,
@@ -304,6 +314,7 @@ class LinearEstimator(ElasticEstimator):
         """Validate parameters, rows, targets and weights; weights are None if all are one."""
         self._validate_params()
         client = getattr(self, "client", None)
+        is_frame = not is_named(X)
         X, y, sample_weight, self._rows = load_training(X, y, sample_weight, client=client)
         if "y_numeric" in rules and y is not None and np.asarray(y).dtype.kind in "OUT":
             refuse_text(y, "y", type(self).__name__)
@@ -313,6 +324,8 @@ class LinearEstimator(ElasticEstimator):
             if hasattr(X, "columns"):  # a frame, which has a name for the column
                 refuse_text(X, "X", type(self).__name__)
             raise
+        if is_frame:
+            self._take_names()
         return X, y, weights_of(sample_weight, X)
 
     @contextmanager
@@ -418,6 +431,11 @@ class LinearEstimator(ElasticEstimator):
             rows=rows,
             loss=getattr(self, "loss", self._loss),
         )
+
+    def get_feature_names_out(self) -> NDArray[Any]:
+        """Return a name for each coefficient: of the columns, encoded if the rows are a table."""
+        check_is_fitted(self)
+        return np.array(self._row_input().feature_names(), object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.readers.files import open_binary
-from elasticml.data.readers.tabular import TableSource
+from elasticml.data.readers.tables import TableFormat
 from elasticml.data.source import (
     Source,
     infer_format,
@@ -23,7 +23,7 @@ from elasticml.data.source import (
 )
 from elasticml.data.storage.untrusted_files import check_array_header
 from elasticml.errors import ConfigError, DataError, one_line
-from elasticml.models.row_input import RowInput
+from elasticml.models.row_input import RowInput, is_file
 
 #: Formats in which a column holds the labels.
 _TABLES: Final = ("csv", "parquet")
@@ -41,7 +41,7 @@ def read(
         The encoding of X if it is a table.
     """
     given, rows = rows, None
-    if hasattr(X, "with_columns"):
+    if not isinstance(X, str | os.PathLike) and is_file(X):
         X, labels, weights, rows = _rows(X, n_columns, given)
     elif not isinstance(X, str | os.PathLike):
         labels, weights = None, None
@@ -87,8 +87,8 @@ def read_table(X: Any, rows: RowInput) -> Any:
         When the columns do not fit the model.
     """
     name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
-    is_source = hasattr(X, "encoder") and rows.encoder is not None
-    if infer_format(name) not in _TABLES and not is_source:
+    is_encoded = isinstance(X, TableFormat) and rows.encoder is not None
+    if infer_format(name) not in _TABLES and not is_encoded:
         return None
     if rows.encoder is None and not rows.names:
         raise ConfigError(
@@ -154,7 +154,7 @@ def _rows(
             "it by a job of em.PrimalCoCoA",
             key="by",
         )
-    if given is not None and given.encoder is not None and isinstance(source, TableSource):
+    if given is not None and given.encoder is not None and isinstance(source, TableFormat):
         source = source.with_encoder(given.encoder)
     ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
     chunks = load_all(ready)
@@ -166,7 +166,7 @@ def _rows(
         raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")
     rows = [rows_of_chunk(chunk) for chunk in chunks]
     labels = np.concatenate([part.labels for part in rows])
-    encoder = ready.fitted_encoder() if isinstance(ready, TableSource) else None
+    encoder = ready.fitted_encoder() if isinstance(ready, TableFormat) else None
     if encoder is not None and encoder.classes is not None:
         labels = np.array(encoder.classes)[labels.astype(np.int64)]
     weights = None

@@ -22,7 +22,7 @@ def load_arrays(
 
     Parameters
     ----------
-    X : array_like, sparse, Dask array or dataframe, path, URL, or source
+    X : array_like, sparse, frame, Dask array or dataframe, path, URL, or source
         The file name extension determines the format, as for ``elasticml convert``; a folder is
         the output of ``elasticml convert``; ``.npy`` is an array. Sources are the results of
         ``em.read_csv`` and the other readers.
@@ -47,8 +47,13 @@ def load_arrays(
 def load_training(
     X: Any, y: Any, sample_weight: Any, *, client: Any
 ) -> tuple[Any, Any, Any, RowInput | None]:
-    """Return what :func:`load_arrays` returns, and the encoding of a table in a file, else None."""
-    return _load(X, y, sample_weight, None, client, None)
+    """Return what :func:`load_arrays` returns, and the encoding of a table that has one, else None.
+
+    Tables in files have one, and frames with text or dates.
+    """
+    X, y, sample_weight, rows = _load(X, y, sample_weight, None, client, None)
+    X, rows = _encoded(X, rows)
+    return X, y, sample_weight, rows
 
 
 def _load(
@@ -71,7 +76,7 @@ def load_rows(X: Any, *, n_columns: int | None) -> Any:
 def load_training_rows(
     X: Any, *, n_columns: int | None = None, client: Any = None
 ) -> tuple[Any, RowInput | None]:
-    """Return rows only, and the encoding of a table in a file.
+    """Return rows only, and the encoding of a table as :func:`load_training` does.
 
     Raises
     ------
@@ -83,7 +88,25 @@ def load_training_rows(
         from elasticml.estimators.file_inputs import read_rows
 
         X, rows = read_rows(X, n_columns)
-    return _computed([X], client)[0], rows
+    return _encoded(_computed([X], client)[0], rows)
+
+
+def _encoded(X: Any, rows: RowInput | None) -> tuple[Any, RowInput | None]:
+    """Encode a frame that does not hold numbers alone."""
+    if rows is not None or not hasattr(X, "__arrow_c_stream__") or not hasattr(X, "columns"):
+        return X, rows
+    if hasattr(X, "iloc") and all(getattr(dtype, "kind", "O") in "biufc" for dtype in X.dtypes):
+        return X, None
+    # Imported here: they load pyarrow, which arrays in memory do not need.
+    from elasticml.data.readers.frames import encoded_frame
+    from elasticml.data.readers.table_encoding import arrow_table, type_of_arrow
+    from elasticml.models.row_input import RowInput
+
+    table = arrow_table(X)
+    if not {type_of_arrow(kind) for kind in table.schema.types} & {"text", "date"}:
+        return X, None
+    made, encoder = encoded_frame(table)
+    return made, RowInput(n_columns=encoder.n_columns, encoder=encoder)
 
 
 def is_named(X: Any) -> bool:

@@ -28,7 +28,7 @@ from elasticml.data.chunks.chunk import Chunk, Dtype, csr_chunk, dense_chunk
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
 from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of
-from elasticml.estimators.inputs import load_rows, load_training_rows
+from elasticml.estimators.inputs import is_named, load_rows, load_training_rows
 from elasticml.ids import ChunkId
 from elasticml.jobs.user_warnings import warn
 from elasticml.runtime.executors import parallel
@@ -350,8 +350,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         self, X: Any, sample_weight: ArrayLike | None, *, reset: bool
     ) -> tuple[Any, NDArray[np.float64] | None]:
         if reset:
+            is_frame = not is_named(X)
             X, self._rows = load_training_rows(X, client=self.client)
             X = self._validated(X, reset=True)
+            if is_frame:
+                self._take_names()
         else:
             X = self._loaded(X)
         weights = None

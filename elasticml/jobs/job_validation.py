@@ -66,10 +66,7 @@ def check_source(given: Any, path: str) -> None:
         if kind in NAMED.values() or kind is ImportedAlgorithm:
             wanted = "em.Job(algorithm, data), in this order"
         elif hasattr(given, "__arrow_c_stream__"):
-            wanted += (
-                " of its numbers; or with text frame.to_parquet('rows.parquet'), then "
-                "em.read_parquet('rows.parquet', label=...)"
-            )
+            wanted = "em.from_frame(frame, label=...)"
     raise ConfigError(f"{path}: got {got}, wanted a source: {wanted}", path=path)
 
 

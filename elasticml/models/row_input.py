@@ -100,6 +100,8 @@ class RowInput:
         if scipy.sparse.issparse(X):
             rows = X.tocsr()
         elif is_table(X):
+            from elasticml.data.readers.table_encoding import arrow_table
+
             return self._of_table(arrow_table(X), "X")
         else:
             rows = np.asarray(X)
@@ -136,9 +138,13 @@ class RowInput:
         ConfigError, DataError
             When it cannot be read, or does not fit the model.
         """
+        from elasticml.data.readers.frames import FrameSource
         from elasticml.data.readers.tabular import TableSource
 
         format = None
+        if isinstance(data, FrameSource):
+            yield self.labelled(data.rows) if labelled else Batch(X=self.matrix(data.rows))
+            return
         if isinstance(data, TableSource):
             format, data = data.format, data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
@@ -242,6 +248,8 @@ class RowInput:
         """
         if self.encoder is None or not is_table(X):
             raise DataError("score needs labels: give y, or a table that has the column of labels")
+        from elasticml.data.readers.table_encoding import arrow_table
+
         table, place, _ = self.encoder.labelled(arrow_table(X), "X", "row {}".format)
         return Batch(
             X=self._of_table(table, "X", place), labels=self.encoder.labels(table, "X", place)
@@ -290,30 +298,6 @@ def is_table(X: Any) -> bool:
     import pyarrow
 
     return isinstance(X, pyarrow.RecordBatch) or hasattr(X, "__arrow_c_stream__")
-
-
-def arrow_table(X: Any) -> Any:
-    """Return a frame (pandas, polars, any library that exports Arrow) as an Arrow table.
-
-    Raises
-    ------
-    DataError
-        When it is a single column, has two columns of one name, or a column without a common type.
-    """
-    import pyarrow
-
-    if isinstance(X, pyarrow.Table):
-        return X
-    if isinstance(X, pyarrow.RecordBatch):
-        return pyarrow.Table.from_batches([X])
-    try:
-        if hasattr(X, "iloc"):  # pandas would add its index as a column
-            table = pyarrow.Table.from_pandas(X, preserve_index=False)
-        else:
-            table = pyarrow.table(X)
-    except (pyarrow.ArrowException, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"the frame cannot be read as a table: {one_line(error)}") from None
-    return table.rename_columns([str(name) for name in table.column_names])
 
 
 def _finite(rows: Any) -> Any:

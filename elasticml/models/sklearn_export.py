@@ -9,9 +9,14 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from elasticml.data.readers.table_encoding import ColumnEncoding, encoder_from_json, matrix_of
+from elasticml.data.readers.table_encoding import (
+    ColumnEncoding,
+    arrow_table,
+    encoder_from_json,
+    matrix_of,
+)
 from elasticml.errors import ConfigError
-from elasticml.models.row_input import RowInput, arrow_table
+from elasticml.models.row_input import RowInput
 
 
 def pipeline(

@@ -28,7 +28,7 @@ from elasticml.algorithms.base import (
 from elasticml.data.chunks.body import Layout, write_body
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
-from elasticml.data.source import COSTS, BlockInfo
+from elasticml.data.source import COSTS, BlockInfo, HeldOut
 from elasticml.errors import JobFailedError
 from elasticml.ids import ChunkId, GroupId
 from elasticml.specification.simulator import Costs
@@ -100,7 +100,7 @@ class CostSource:
         )
         return chunks, summary
 
-    def survey(self, block: int) -> BlockSummary:
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Return the summary of a block; never needed."""
         return self.read(block, None, self.members)[1]
 

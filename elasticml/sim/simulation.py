@@ -10,7 +10,7 @@ from typing import Any
 
 from elasticml.algorithms.base import Arrays
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.data.source import Source, source_from_spec
+from elasticml.data.source import Source, source_from_spec, survey_all
 from elasticml.errors import ConfigError
 from elasticml.protocol.job_record import JobRecord, job_record
 from elasticml.sim.cost_only_job import NAME, CostSource, sums_of
@@ -88,6 +88,8 @@ class Simulation:
             raise ConfigError(
                 "arrays in memory can be simulated only in their own process; pass their source"
             )
+        if getattr(source, "is_in_memory", False):
+            source = survey_all(source)
         self.world = World(job, source, options, check_every_event, resumed, checkpoints)
 
     def run(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:

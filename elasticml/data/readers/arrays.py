@@ -23,8 +23,10 @@ from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import (
     BLOCK_BYTES,
     BlockInfo,
+    HeldOut,
     Source,
     resolve_chunk_bytes,
+    survey_all,
 )
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size
@@ -83,14 +85,26 @@ def from_arrays(
     check_by(by, dtype)
     build_rows = rows_by_columns if by == COLUMNS else rows_of_arrays
     rows = build_rows(X, y, sample_weight, name="X")
-    nbytes = rows_nbytes(rows, dtype)
+    check_in_memory(rows_nbytes(rows, dtype), "arrays take")
+    return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
+
+
+def check_in_memory(nbytes: int, what: str) -> None:
+    """Refuse more than can be sent with a job."""
     if nbytes > IN_MEMORY_BYTES_MAX:
         raise ConfigError(
-            f"arrays take {format_size(nbytes)}, at most {format_size(IN_MEMORY_BYTES_MAX)} can be "
+            f"{what} {format_size(nbytes)}, at most {format_size(IN_MEMORY_BYTES_MAX)} can be "
             "sent with a job; write them to a shared path and name that",
             nbytes=nbytes,
         )
-    return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
+
+
+def not_here(what: str) -> ConfigError:
+    """Return the error about data in the memory of another process."""
+    return ConfigError(
+        f"{what} in memory cannot be read again outside the client that created them; write them "
+        "to a shared path and name that"
+    )
 
 
 class ArraysSpec(SettingsModel):
@@ -172,7 +186,7 @@ class ArraySource:
         """Return a source that reads test data with the columns of the training data."""
         return self.with_columns(facts.n_columns)
 
-    def survey(self, block: int) -> BlockSummary:
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Read and summarise a block; there is no need."""
         return self.read(block, None, 1)[1]
 
@@ -199,10 +213,7 @@ class ArraySource:
     ) -> tuple[list[Chunk], BlockSummary]:
         """Partition one range of rows into chunks; raises ConfigError in a placeholder."""
         if self.rows is None:
-            raise ConfigError(
-                "arrays in memory cannot be read again outside the client that created them; "
-                "write them to a shared path and name that",
-            )
+            raise not_here("arrays")
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         start = block * self._rows_per_block()
         part = slice_rows(self.rows, start, start + self._rows_per_block())
@@ -229,15 +240,16 @@ class ChunkBodies:
 
 
 def chunk_bodies(source: Source, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
-    """Read all blocks of data in memory, to be sent with a job.
+    """Partition all rows of a source in memory, after a survey if it needs one.
 
     Raises
     ------
     ConfigError
-        When they are placeholders, outside the client process.
+        When it is a placeholder, outside the client process.
     """
-    size = resolve_chunk_bytes(source, chunk_bytes, n_members)
-    parts = [source.read(block.index, size, n_members) for block in source.blocks()]
+    ready = survey_all(source)
+    size = resolve_chunk_bytes(ready, chunk_bytes, n_members)
+    parts = [ready.read(block.index, size, n_members) for block in ready.blocks()]
     chunks = [chunk for part, _ in parts for chunk in part]
     return ChunkBodies(
         ids=tuple(str(chunk.id) for chunk in chunks),

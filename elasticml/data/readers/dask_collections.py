@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from elasticml.data.chunks.chunk import Dtype
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
     DaskSource,
-    DaskSpec,
     array_source,
     partition_graph,
     row_parts,
 )
 from elasticml.data.readers.dask_tables import column_types, table_source
-from elasticml.data.readers.table_encoding import ColumnType, Fill
+from elasticml.data.readers.table_encoding import ColumnType
 from elasticml.errors import ConfigError
 from elasticml.specification.settings_model import unknown_choice
 
@@ -27,11 +26,9 @@ def from_dask(
     *,
     label: str | int | None = None,
     weight: str | int | None = None,
-    categorical: Sequence[str | int] = (),
-    ignore: Sequence[str | int] = (),
-    missing: Fill = "error",
     types: Mapping[str, ColumnType] | None = None,
     dtype: Dtype = "float64",
+    **options: Any,
 ) -> DaskSource:
     """Return a source for Dask collections, whose rows stay on the workers; nothing is computed.
 
@@ -49,15 +46,13 @@ def from_dask(
         In the partitions of X; arrays are rechunked to those.
     label, weight : str or int, optional
         Columns of a table, by name, or by position from 0.
-    categorical, ignore : sequence of str or int
-        Columns of a table to encode as one-hot besides those that hold text, and columns that are
-        not features, as in :func:`elasticml.read_csv`.
-    missing : "error", "mean", "median" or float
-        Missing values of a table, as in :func:`elasticml.read_csv`.
     types : mapping of str to "number", "boolean", "text" or "date", optional
         The columns of records and of delayed tables, which are not known before they are computed.
     dtype : "float64" or "float32"
         Type of the stored values.
+    **options
+        How the columns of a table become features: ``categorical``, ``ignore``, ``missing`` and
+        the others of :func:`elasticml.read_parquet`.
 
     Raises
     ------
@@ -77,16 +72,13 @@ def from_dask(
     if kind == "delayed":
         X = _as_list(X)
     if kind in ("dataframe", "bag") or (kind == "delayed" and label is not None):
-        options = {"categorical": tuple(categorical), "ignore": tuple(ignore), "missing": missing}
-        return table_source(
-            X,
-            column_types(X, types),
-            (y, sample_weight),
-            (label, weight),
-            {**options, "dtype": dtype},
-        )
-    if label is not None or weight is not None or categorical or ignore or types:
-        raise ConfigError("label, weight, categorical, ignore and types are for tables, not arrays")
+        found = column_types(X, types)
+        options = {**options, "dtype": dtype}
+        return table_source(X, found, (label, weight), (y, sample_weight), options)
+    for_tables = [label, weight, types, *options.values()]
+    if any(option is not None for option in for_tables):
+        names = ", ".join(("label", "weight", *options))
+        raise ConfigError(f"{names} and types are for tables, not arrays")
     if kind == "array":
         return array_source(row_parts(X, y, sample_weight), dtype, (X, y, sample_weight))
     if y is not None or sample_weight is not None:
@@ -95,8 +87,8 @@ def from_dask(
         )
     parts = X
     name, graph = partition_graph([parts])
-    settings = DaskSpec(fingerprint=name, rows=(None,) * len(parts), dtype=dtype)
-    return DaskArraySource(settings=settings, graph=graph, collections=tuple(parts))
+    made = DaskArraySource(digest=name, rows=(None,) * len(parts), dtype=dtype)
+    return made.of(graph, parts)
 
 
 _Kind = Literal["array", "dataframe", "bag", "delayed"]
@@ -115,7 +107,7 @@ def _kind_of(X: Any) -> _Kind:
             return "dataframe" if hasattr(X, "columns") else "bag"
     raise ConfigError(
         f"X is a {type(X).__name__}, wanted a Dask array, dataframe or bag, or delayed objects; "
-        "use em.from_arrays for arrays in memory"
+        "use em.from_arrays for arrays in memory, em.from_frame for frames"
     )
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import scipy.sparse
 
 from elasticml.arrays import F64
-from elasticml.data.chunks.by_columns import COLUMNS, ROOTS, TARGETS
+from elasticml.data.chunks.by_columns import ROOTS, TARGETS
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
-    DaskSpec,
     RowParts,
     matrix_of_part,
     partition_graph,
@@ -57,8 +56,9 @@ def column_source(
         blocks.append(join(pieces, extra, labels))
         sizes.append(labels.size)
     name, graph = partition_graph([blocks], joins=True)
-    settings = DaskSpec(fingerprint=name, rows=tuple(sizes), columns=_total(parts), by=COLUMNS)
-    return DaskArraySource(settings=settings, graph=graph, collections=collections)
+    columns = _total(parts)
+    made = DaskArraySource(digest=name, rows=tuple(sizes), columns=columns, by="columns")
+    return made.of(graph, collections)
 
 
 def _total(parts: RowParts) -> int | None:

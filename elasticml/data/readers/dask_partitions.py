@@ -7,28 +7,23 @@ for a partition (``elasticml/runtime/partitions.py``), and this module makes its
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeGuard, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PrivateAttr
 
-from elasticml.data.chunks.by_columns import COLUMNS
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import cut_rows, rows_of_arrays
-from elasticml.data.dataset_stats import BlockSummary, DatasetStats
+from elasticml.data.chunks.rows import rows_of_arrays
+from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.formats import Format
 from elasticml.data.readers.files import fingerprint
-from elasticml.data.source import BLOCK_BYTES, BlockInfo, resolve_chunk_bytes
+from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut, resolve_chunk_bytes
 from elasticml.errors import ConfigError, DataError
-from elasticml.specification.settings_model import (
-    Count,
-    Dtype,
-    Index,
-    SettingsModel,
-    read_settings,
-)
+from elasticml.specification.settings_model import Dtype, Index
 
 #: A key of Dask.
 Key = Any
@@ -46,28 +41,6 @@ class PartitionGraph:
     joins: bool = False
 
 
-class DaskSpec(SettingsModel):
-    """Partitions of Dask arrays.
-
-    The graph of the collections is not part of the spec: the client sends it with the job.
-    """
-
-    format: ClassVar[str] = "dask"
-
-    #: Digest of the partitions' keys.
-    fingerprint: str
-    #: Rows of each partition; None: unknown until it is read.
-    rows: tuple[Index | None, ...]
-    #: Columns; None: unknown.
-    columns: Index | None = None
-    #: Type of the stored values.
-    dtype: Dtype = "float64"
-    #: Number of columns; values beyond them are dropped and counted in a note.
-    n_columns: Count | None = None
-    #: Whether the rows of chunks are examples ("rows") or features ("columns").
-    by: Literal["rows", "columns"] = "rows"
-
-
 class PartitionSource(Protocol):
     """A source whose blocks are partitions of Dask collections, read where those are."""
 
@@ -77,7 +50,7 @@ class PartitionSource(Protocol):
         """Make the chunks of a partition; see :class:`DaskSource`."""
         ...
 
-    def survey_of(self, block: int, parts: Sequence[Any]) -> BlockSummary:
+    def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
         """Return the statistics of a partition on which the encoding depends."""
         ...
 
@@ -91,21 +64,26 @@ def has_partitions(source: object) -> TypeGuard[PartitionSource]:
     return bool(getattr(source, "has_partitions", False))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DaskSource:
-    """Partitions of Dask collections; a block is a partition. Made by :func:`from_dask`."""
+class DaskSource(Format):
+    """Partitions of Dask collections; a block is a partition. Made by :func:`from_dask`.
+
+    The graph of the collections is not part of the spec: the client sends it with the job.
+    """
 
     has_partitions: ClassVar[bool] = True
-    settings: Any
-    #: In the client only.
-    graph: PartitionGraph | None = field(default=None, compare=False, repr=False)
-    #: The user's collections: persisted partitions are kept as long as the source is.
-    collections: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
-    @property
-    def is_costly(self) -> bool:
-        """Whether blocks are worth caching: no, a partition is not parsed."""
-        return False
+    #: Digest of the partitions' keys.
+    digest: str
+    #: In the client only.
+    _graph: PartitionGraph | None = PrivateAttr(default=None)
+    #: The user's collections: persisted partitions are kept as long as the source is.
+    _collections: tuple[Any, ...] = PrivateAttr(default=())
+
+    def of(self, graph: PartitionGraph, collections: Sequence[Any]) -> Self:
+        """Return the source in the client, which has the graph."""
+        made = self.model_copy()
+        made._graph, made._collections = graph, tuple(collections)
+        return made
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
@@ -113,24 +91,13 @@ class DaskSource:
         """Refuse to read: chunks are made where the partition is."""
         raise _not_here()
 
-    def survey(self, block: int) -> BlockSummary:
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Refuse to read: a partition is surveyed where it is."""
         raise _not_here()
-
-    def with_columns(self, n_columns: int) -> Self:
-        """Return a source with ``n_columns`` columns; columns beyond are dropped."""
-        return replace(self, settings=self.settings.model_copy(update={"n_columns": n_columns}))
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over the partitions' keys and the options."""
         return fingerprint(self.spec())
-
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt, without its graph."""
-        return {
-            "format": self.settings.format,
-            **self.settings.model_dump(mode="json", exclude={"encoder"}),
-        }
 
     def partition_graph(self) -> PartitionGraph:
         """Return the tasks that make the partitions.
@@ -140,15 +107,11 @@ class DaskSource:
         ConfigError
             When this source was rebuilt from its spec, which does not contain them.
         """
-        if self.graph is None:
+        if self._graph is None:
             raise ConfigError(
                 "data: a spec of Dask collections has no graph; give em.from_dask(X, y) again"
             )
-        return self.graph
-
-    def blocks(self) -> list[BlockInfo]:
-        """Return one block for each partition."""
-        raise NotImplementedError
+        return self._graph
 
     # --- on the worker that holds a partition -------------------------------------------------
 
@@ -169,45 +132,34 @@ class DaskSource:
         DataError
             When the partition has missing or invalid values.
         """
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        return self.chunks_of_rows(block, self.rows_of_parts(block, parts), size)
+
+    def rows_of_parts(self, block: int, parts: Sequence[Any]) -> Iterable[Rows]:
+        """Return the rows of a partition."""
         raise NotImplementedError
 
-    def survey_of(self, block: int, parts: Sequence[Any]) -> BlockSummary:
+    def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
         """Return the statistics of a partition on which the encoding depends."""
         raise NotImplementedError
 
-    def cut(
-        self, rows: Rows, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Partition the rows of a block into chunks."""
-        settings = self.settings
-        size = resolve_chunk_bytes(cast(Any, self), chunk_bytes, n_members)
-        name = self.fingerprint()
-        return cut_rows(rows, settings.n_columns, name, block, size, settings.dtype)
 
-
-@dataclass(frozen=True, kw_only=True)
 class DaskArraySource(DaskSource):
     """Partitions of a Dask array, its labels and weights."""
 
-    settings: DaskSpec
+    format = "dask"
 
-    @property
-    def needs_survey(self) -> bool:
-        """Whether blocks must be surveyed first: never."""
-        return False
-
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt, without its graph."""
-        spec = super().spec()
-        if self.settings.by != COLUMNS:
-            # The spec determines chunk ids: data by rows keep the ids they had before this key.
-            del spec["by"]
-        return spec
+    #: Rows of each partition; None: unknown until it is read.
+    rows: tuple[Index | None, ...]
+    #: Columns; None: unknown.
+    columns: Index | None = None
+    #: Whether the rows of chunks are examples ("rows") or features ("columns").
+    by: Literal["rows", "columns"] = "rows"
 
     def blocks(self) -> list[BlockInfo]:
         """Return one block for each row chunk of the array."""
-        columns = self.settings.columns
-        width = (4 if self.settings.dtype == "float32" else 8) * (columns or 0) + 8
+        columns = self.columns
+        width = (4 if self.dtype == "float32" else 8) * (columns or 0) + 8
         return [
             BlockInfo(
                 index=i,
@@ -215,19 +167,12 @@ class DaskArraySource(DaskSource):
                 rows=rows,
                 columns=columns,
             )
-            for i, rows in enumerate(self.settings.rows)
+            for i, rows in enumerate(self.rows)
         ]
 
-    def with_stats(self, facts: DatasetStats) -> Self:
-        """Return a source with the columns of the training data."""
-        return self.with_columns(facts.n_columns)
-
-    def chunks_of(
-        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Make the chunks of a partition: ``X, y, weights``, or one tuple of them."""
-        rows = _rows_of_arrays(parts, self.settings.columns, block)
-        return self.cut(rows, block, chunk_bytes, n_members)
+    def rows_of_parts(self, block: int, parts: Sequence[Any]) -> Iterable[Rows]:
+        """Return the rows of a partition: ``X, y, weights``, or one tuple of them."""
+        yield _rows_of_arrays(parts, self.columns, block)
 
 
 def partition_title(block: int) -> str:
@@ -279,16 +224,6 @@ def matrix_of_part(X: Any) -> Any:
 def vector_of_part(values: Any) -> NDArray[Any]:
     """Return a partition of labels or weights as an array (n,)."""
     return np.ravel(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
-
-
-def source_of(spec: Mapping[str, Any]) -> DaskArraySource:
-    """Build the source that scheduler and members have: without the graph."""
-    return DaskArraySource(settings=read_settings(DaskSpec, without_format(spec), "data"))
-
-
-def without_format(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a spec."""
-    return {key: value for key, value in spec.items() if key != "format" and value is not None}
 
 
 # In the client: describe collections, and collect their graph.
@@ -349,8 +284,8 @@ def array_source(parts: RowParts, dtype: Dtype, collections: Sequence[Any] = ())
     """
     columns = [parts.X, parts.y, *([] if parts.weights is None else [parts.weights])]
     name, graph = partition_graph(columns)
-    settings = DaskSpec(fingerprint=name, rows=parts.rows, columns=parts.columns, dtype=dtype)
-    return DaskArraySource(settings=settings, graph=graph, collections=tuple(collections))
+    made = DaskArraySource(digest=name, rows=parts.rows, columns=parts.columns, dtype=dtype)
+    return made.of(graph, collections)
 
 
 def _vector(values: Any, X: Any, name: str) -> Any:

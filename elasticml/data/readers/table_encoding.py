@@ -19,7 +19,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
-from elasticml.errors import ConfigError, DataError, shown
+from elasticml.data.source import HeldOut
+from elasticml.errors import ConfigError, DataError, one_line, shown
 from elasticml.specification.settings_model import (
     AS_TUPLE,
     KEEP_INT,
@@ -476,11 +477,8 @@ class TableEncoder:
             raise DataError(f"{path} has no column {self.label!r}, which holds the labels; give y")
         if not self.skips_unlabelled:
             return table, place, 0
-        kept = np.flatnonzero(~_missing(table.column(self.label)))
-        skipped = table.num_rows - kept.size
-        if not skipped:
-            return table, place, 0
-        return table.take(kept), lambda row: place(int(kept[row])), skipped
+        labelled, there = _with_label(table, self.label, place)
+        return labelled, there, table.num_rows - labelled.num_rows
 
     def features(self, table: Any, path: str, place: Place, counts: dict[str, int]) -> Rows:
         """Encode a table's features; all labels are 0.
@@ -618,13 +616,19 @@ def survey_table(
     columns: TableColumns,
     path: str,
     words: Mapping[str, str] | None = None,
+    held: HeldOut = None,
 ) -> dict[str, ColumnSurvey]:
     """Return the statistics of a block's columns that the encoding depends on.
+
+    They are those of the rows that have a label and are not held out; the classes are those of all
+    rows.
 
     Parameters
     ----------
     words : mapping, optional
         Columns that were not taken for text and hold some, and the first such cell of each.
+    held : callable, optional
+        From the number of rows that have a label, a mask of those that are held out.
 
     Raises
     ------
@@ -632,12 +636,15 @@ def survey_table(
         For missing values, unless the job imputes them.
     """
     accepts, n_rows = spec.missing != "error", sum(table.num_rows for table, _ in tables)
+    if accepts:
+        tables = [_with_label(table, columns.label, place) for table, place in tables]
+    trained = tables if held is None else _not_held(tables, held)
     surveys = {name: ColumnSurvey(rows=n_rows, word=cell) for name, cell in (words or {}).items()}
     for name in columns.categorical:
         counts: dict[str, int] = {}
         rows = missing = 0
-        for table, place in tables:
-            is_label = name == columns.label
+        is_label = name == columns.label
+        for table, place in tables if is_label else trained:
             column = texts(table, name, path, place, accepts)
             rows, missing = rows + len(column), missing + (0 if is_label else column.null_count)
             for one in pyarrow.compute.value_counts(column.drop_null()).to_pylist():
@@ -648,9 +655,29 @@ def survey_table(
             if name in surveys:
                 continue
             read = _days if columns.types[name] == "date" else numbers
-            surveys[name] = survey_numbers([read(t, name, path, at, True) for t, at in tables])
+            surveys[name] = survey_numbers([read(t, name, path, at, True) for t, at in trained])
     surveys.setdefault(columns.label, ColumnSurvey(rows=n_rows))
     return surveys
+
+
+def _with_label(table: Any, label: str, place: Place) -> tuple[Any, Place]:
+    """Return the rows that have a label, and the function that locates them."""
+    return _some_rows(table, place, ~_missing(table.column(label)))
+
+
+def _not_held(
+    tables: Sequence[tuple[Any, Place]], held: Callable[[int], NDArray[np.bool_]]
+) -> list[tuple[Any, Place]]:
+    sizes = [table.num_rows for table, _ in tables]
+    masks = np.split(~held(sum(sizes)), np.cumsum(sizes)[:-1])
+    return [_some_rows(*one, mask) for one, mask in zip(tables, masks, strict=True)]
+
+
+def _some_rows(table: Any, place: Place, mask: NDArray[np.bool_]) -> tuple[Any, Place]:
+    if mask.all():
+        return table, place
+    kept = np.flatnonzero(mask)
+    return table.take(kept), lambda row: place(int(kept[row]))
 
 
 def _survey_dates(name: str, texts: ColumnSurvey, path: str) -> ColumnSurvey:
@@ -670,9 +697,8 @@ def _survey_dates(name: str, texts: ColumnSurvey, path: str) -> ColumnSurvey:
 
 def columns_of_survey(spec: TableOptions, columns: TableColumns) -> tuple[str, ...]:
     """Return the columns that :func:`survey_table` reads."""
-    if spec.missing not in ("mean", "median"):
-        return columns.categorical
-    return tuple(dict.fromkeys((*columns.categorical, *columns.features)))
+    numbers = columns.features if spec.missing in ("mean", "median") else ()
+    return tuple(dict.fromkeys((columns.label, *columns.categorical, *numbers)))
 
 
 def fit_encoder(
@@ -805,7 +831,62 @@ def _fit(
     )
 
 
-# Arrow columns as numbers, texts and dates.
+# Frames as Arrow tables; Arrow columns as numbers, texts and dates.
+
+
+def arrow_table(X: Any, what: str = "the frame") -> Any:
+    """Return a frame (pandas, polars, any library that exports Arrow) as an Arrow table.
+
+    Raises
+    ------
+    DataError
+        When ``what`` is a single column, has two columns of one name, or a column without a common
+        type.
+    """
+    if isinstance(X, pyarrow.Table):
+        return X
+    if isinstance(X, pyarrow.RecordBatch):
+        return pyarrow.Table.from_batches([X])
+    try:
+        if hasattr(X, "iloc"):  # pandas would add its index as a column
+            table = pyarrow.Table.from_pandas(X, preserve_index=False)
+        else:
+            table = pyarrow.table(X)
+    except (pyarrow.ArrowException, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{what} cannot be read as a table: {one_line(error)}") from None
+    # Arrow takes no rows of views, in which polars keeps text.
+    kinds = [
+        pyarrow.large_string() if pyarrow.types.is_string_view(kind) else kind
+        for kind in table.schema.types
+    ]
+    schema = pyarrow.schema(zip(map(str, table.column_names), kinds, strict=True))
+    return table.rename_columns(schema.names).cast(schema)
+
+
+def arrow_column(values: Any, what: str) -> Any:
+    """Return a series of any library, or an array, as an Arrow column."""
+    if hasattr(values, "to_frame"):
+        return arrow_table(values.to_frame("column"), what).column(0)
+    return pyarrow.array(np.ravel(np.asarray(values)), from_pandas=True)
+
+
+def append_columns(table: Any, columns: Mapping[str, Any], what: str) -> Any:
+    """Return a table with further columns, such as labels that are a series of their own.
+
+    Raises
+    ------
+    DataError
+        When one has another number of values than ``what``.
+    """
+    for name, values in columns.items():
+        column = arrow_column(values, what)
+        if len(column) != table.num_rows:
+            raise DataError(
+                f"{what} has {table.num_rows} rows and {len(column)} values of {name}, wanted one "
+                "each"
+            )
+        table = table.append_column(name, column)
+    return table
 
 
 def type_of_arrow(kind: Any) -> ColumnType:
@@ -860,8 +941,22 @@ def numbers(table: Any, name: str, path: str, place: Place, accepts_missing: boo
 
 
 def texts(table: Any, name: str, path: str, place: Place, accepts_missing: bool) -> Any:
-    """Return a column as text, a ChunkedArray; raises DataError for missing values."""
-    column = as_texts(table.column(name))
+    """Return a column as text, a ChunkedArray.
+
+    Raises
+    ------
+    DataError
+        For missing values unless they are accepted, and for lists, records and other values.
+    """
+    try:
+        column = as_texts(table.column(name))
+    except (pyarrow.ArrowNotImplementedError, pyarrow.ArrowInvalid) as error:
+        raise DataError(
+            f"column {name!r} of {path} cannot be categories ({one_line(error)}); list it in "
+            "data.ignore",
+            path=path,
+            column=name,
+        ) from None
     if column.null_count and not accepts_missing:
         _refuse_missing(column.is_null().to_numpy(), name, path, place)
     return column
@@ -871,12 +966,15 @@ def as_texts(column: Any) -> Any:
     """Return a column's values as text; whole numbers without a point, NaN as missing."""
     if pyarrow.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pyarrow.types.is_floating(column.type):
-        column = pyarrow.compute.if_else(pyarrow.compute.is_nan(column), None, column)
-        whole = pyarrow.compute.all(pyarrow.compute.equal(pyarrow.compute.floor(column), column))
-        if whole.as_py() is not False:  # a whole number that was read beside missing values
-            column = column.cast(pyarrow.int64())
-    return column.cast(pyarrow.string())
+    if not pyarrow.types.is_floating(column.type):
+        return column.cast(pyarrow.string())
+    compute = pyarrow.compute
+    column = compute.if_else(compute.is_nan(column), None, column)
+    # A whole number may have been read beside missing values; no text of it is rounded.
+    is_whole = compute.equal(compute.floor(column), column)
+    is_whole = compute.and_(is_whole, compute.less(compute.abs(column), 2.0**63))
+    whole = column.cast(pyarrow.int64(), safe=False).cast(pyarrow.string())
+    return compute.if_else(is_whole, whole, column.cast(pyarrow.string()))
 
 
 def date_parts(days: F64, parts: Sequence[str]) -> list[F64]:
@@ -1046,8 +1144,9 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, path: str, place: Pla
         raise DataError(
             f"column {name!r} of {path} has {count} missing values, the first in "
             f"{place(int(np.argmax(missing)))}; impute them by data.missing: median (in Python "
-            'em.read_csv(path, label, missing="median") or another reader, also as X of an '
-            "estimator), remove the rows, or list the column in data.ignore",
+            'em.read_csv(path, label, missing="median"), em.from_frame(frame, y, missing="median") '
+            "or another reader, also as X of an estimator), remove the rows, or list the column in "
+            "data.ignore",
             path=path,
             column=name,
             count=count,

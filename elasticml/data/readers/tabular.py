@@ -8,28 +8,18 @@ import functools
 import itertools
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
-import scipy.sparse
 from pydantic import Field
 
-from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.column_survey import (
-    ColumnMoments,
-    ColumnSurvey,
-    merge_moments,
-    moments_of,
-    moments_of_values,
-)
-from elasticml.data.dataset_stats import BlockSummary, DatasetStats
+from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.formats import FileFormat, reader
 from elasticml.data.out_of_core.mapped_memory import process_memory
 from elasticml.data.readers.csv_text import (
@@ -56,17 +46,12 @@ from elasticml.data.readers.table_encoding import (
     Place,
     TableColumns,
     TableEncoder,
-    TableOptions,
     columns_of_survey,
-    encoder_from_json,
-    fit_encoder,
-    matrix_of,
-    needs_statistics,
     resolve_columns,
-    survey_table,
     type_of_arrow,
 )
-from elasticml.data.source import BlockInfo, format_named, infer_format, resolve_chunk_bytes
+from elasticml.data.readers.tables import TableFormat
+from elasticml.data.source import BlockInfo, HeldOut, format_named, infer_format
 from elasticml.data.storage.untrusted_files import (
     check_expansion,
     reading,
@@ -175,30 +160,8 @@ _surveyed: Final = _SurveyedTables()
 
 
 @reads_untrusted_files
-class TableSource(FileFormat, TableOptions):
+class TableSource(FileFormat, TableFormat):
     """Tables in files: what CSV and Parquet share."""
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether the encoding depends on all blocks and was not fitted yet."""
-        if self.encoder is not None:
-            return False
-        return bool(self.categorical or needs_statistics(self, self._columns()))
-
-    def options(self) -> dict[str, Any]:
-        """Return the basic options, and further ones that differ from the defaults."""
-        made = super().options()
-        del made["encoder"], made["words"]
-        plain, fields = {"format", "delimiter", "header", *_BASIC_OPTIONS}, type(self).model_fields
-        return {
-            k: v for k, v in made.items() if k in plain or getattr(self, k) != fields[k].default
-        }
-
-    def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict from which the source can be rebuilt."""
-        if self.encoder is not None:
-            return {**super().spec(), "encoder": self.encoder.to_json()}
-        return {**super().spec(), "words": self.words}
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over path, sizes, modification times and options."""
@@ -224,81 +187,29 @@ class TableSource(FileFormat, TableOptions):
             raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
         return blocks
 
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Read one block; see :class:`elasticml.data.source.Source`.
-
-        Raises
-        ------
-        ConfigError
-            When the encoding needs a survey and none was done.
-        """
-        if self.needs_survey:
-            raise ConfigError(
-                f"the encoding of {self.path} depends on all rows: survey all blocks and read with "
-                "the merged facts",
-                path=self.path,
-            )
-        size, moments = (
-            resolve_chunk_bytes(self, chunk_bytes, n_members),
-            dict[str, ColumnMoments](),
-        )
-        observed = self._observed(self.rows_of(block), moments)
-        chunks, summary = self.chunks_of(block, observed, size)
-        return chunks, replace(summary, moments=moments)
-
-    def _observed(self, parts: Iterable[Rows], moments: dict[str, ColumnMoments]) -> Iterator[Rows]:
-        """Yield rows, and collect the moments of their columns."""
-        encoder = self.fitted_encoder()
-        for rows in parts:
-            for column, some in column_moments(encoder, rows).items():
-                before = moments.get(column)
-                moments[column] = some if before is None else merge_moments([before, some])
-            yield rows
-
     def read_rows(self, block: FileBlock) -> Iterator[Rows]:
         """Yield the encoded rows of a block."""
         encoder, name = self.fitted_encoder(), self._parsed_name()
-        tables = _surveyed.take(name, block.index) if self.is_costly else None
-        for table, place in tables or self._tables(block, _types_of(encoder), encoder.used):
-            notes = dict[str, int]()
-            rows = encoder.rows(table, block.file.path, place, notes)
-            yield replace(rows, notes=notes)
+        kept = _surveyed.take(name, block.index) if self.is_costly else None
+        tables = kept or self._tables(block, _types_of(encoder), encoder.used)
+        yield from self.encoded(tables, block.file.path)
 
-    def facts_of(self, block: int) -> dict[str, Any]:
-        """Return the encoding, with the first block."""
-        if block:
-            return {}
-        encoder = self.fitted_encoder()
-        return {
-            "counts": {note.replace("{", "(").replace("}", ")"): 1 for note in encoder.notes},
-            "vocabularies": encoder.vocabularies(),
-            "encoder": encoder.to_json(),
-        }
-
-    def survey(self, block: int) -> BlockSummary:
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Return the statistics of one block on which the encoding depends."""
-        columns, files = self._columns(), self.files
+        columns, files = self.columns(), self.files
         at = files.block(block)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
         words = Words(refused=columns.numeric)
         tables = list(self._tables(at, types, self._surveyed_columns(columns), words))
         files.check(at.file)
-        surveys = survey_table(tables, self, columns, at.file.path, words.cells)
+        summary = self.surveyed(block, tables, at.file.path, held, words.cells)
         if self.is_costly:
             # Without the text, which is read again if an error has to name a line.
             kept: list[tuple[Any, Place]] = [
                 (t, functools.partial(self._place, at, k)) for k, (t, _) in enumerate(tables)
             ]
             _surveyed.keep(self._parsed_name(), block, kept)
-        return BlockSummary(
-            block=block,
-            rows=sum(table.num_rows for table, _ in tables),
-            n_columns=0,
-            layout=Layout(kind="dense", dtype=self.dtype, n_columns=0),
-            columns=surveys,
-        )
+        return summary
 
     def _place(self, at: FileBlock, table: int, row: int) -> str:
         """Return the line of a row of one of a block's tables, which is read again."""
@@ -308,39 +219,8 @@ class TableSource(FileFormat, TableOptions):
         """Return the columns on which the encoding depends."""
         return columns_of_survey(self, columns)
 
-    def with_stats(self, facts: DatasetStats) -> Self:
-        """Return a source with the encoding that a survey gives, or that of the training data.
-
-        Where the survey has found text among numbers, the source needs another survey.
-        """
-        words = {name: one.word for name, one in facts.columns.items() if one.word is not None}
-        if words:
-            return self.model_copy(update={"words": {**(self.words or {}), **words}})
-        if facts.columns:
-            return self.model_copy(update={"encoder": self._fit(facts.columns)})
-        source = self if facts.n_columns == 0 else self.with_columns(facts.n_columns)
-        if facts.encoder is None:
-            return source
-        return source.model_copy(update={"encoder": encoder_from_json(facts.encoder)})
-
-    def with_encoder(self, encoder: TableEncoder) -> Self:
-        """Return a source with the encoding of another table."""
-        return self.model_copy(update={"encoder": encoder})
-
-    def fitted_encoder(self) -> TableEncoder:
-        """Return the encoder; one that depends on no statistics is not kept."""
-        fitted: TableEncoder = self.encoder or self._fit({})
-        return fitted
-
-    def _fit(self, surveys: Mapping[str, ColumnSurvey]) -> TableEncoder:
-        cells = {**self._texts(), **(self.words or {})}
-        return fit_encoder(self, self._columns(), surveys, self.path, cells)
-
-    def _texts(self) -> Mapping[str, str]:
-        """Return the first cell of each column of text."""
-        return {}
-
-    def _columns(self) -> TableColumns:
+    def columns(self) -> TableColumns:
+        """Return the roles and types of the columns, as the first file has them."""
         names, types = self._columns_of(self.files.files[0])
         return resolve_columns(names, types, self, self.path, self._separated())
 
@@ -408,7 +288,7 @@ class CsvSource(TableSource):
         """Whether the encoding depends on all blocks and was not fitted yet."""
         if self.encoder is not None:
             return False
-        columns = self._columns()
+        columns = self.columns()
         # A word among the numbers may be in any row.
         is_open = set(columns.used) - columns.numeric
         return super().needs_survey or any(
@@ -553,18 +433,10 @@ def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
 _PIECE_BYTES: Final = 64 << 20
 #: Row groups may expand this many times as much as other compressed data.
 _ROW_GROUP_FACTOR: Final = 8
-#: Tables with more columns are not searched for columns to warn of.
-_MOMENTS_MAX: Final = 1000
-#: Nor are categorical columns with more values.
-_VALUES_MAX: Final = 50
 #: Parquet files whose footers are read at the same time.
 _FOOTERS_AT_ONCE: Final = 16
 #: Rows that are predicted at once.
 _BATCH_ROWS: Final = 65_536
-#: Options that were part of every fingerprint from the beginning.
-_BASIC_OPTIONS: Final = (
-    "path", "label", "weight", "categorical", "ignore", "dtype", "n_columns",
-)  # fmt: skip
 
 
 def _types_of(encoder: TableEncoder) -> dict[str, ColumnType]:
@@ -573,31 +445,6 @@ def _types_of(encoder: TableEncoder) -> dict[str, ColumnType]:
     types |= dict.fromkeys(encoder.texts, "text")
     types |= dict.fromkeys(encoder.booleans, "boolean")
     return types
-
-
-def column_moments(encoder: TableEncoder, rows: Rows) -> dict[str, ColumnMoments]:
-    """Return sizes of the columns, and their products with the labels, for warnings."""
-    starts = np.cumsum([0, *(column.width for column in encoder.columns)])
-    numeric: dict[str, int] = {}
-    values: dict[str, slice] = {}
-    for column, start in zip(encoder.columns, starts.tolist(), strict=False):
-        if column.kind in ("number", "date"):
-            numeric[column.name] = start
-        elif column.kind == "category" and column.width <= _VALUES_MAX:
-            values[column.name] = slice(start, start + column.width)
-    if not 0 < len(numeric) + len(values) <= _MOMENTS_MAX:
-        return {}
-    X, y = matrix_of(rows), rows.labels
-    X = X.tocsc() if scipy.sparse.issparse(X) else X
-    some = X[:, list(numeric.values())].toarray() if scipy.sparse.issparse(X) else X
-    # One transposition reads each cache line once, not once per column.
-    columns = np.ascontiguousarray(some.T)
-    at = range(len(numeric)) if scipy.sparse.issparse(X) else numeric.values()
-    moments = {name: moments_of(columns[k], y) for name, k in zip(numeric, at, strict=True)}
-    names = encoder.names()
-    for name, place in values.items():
-        moments |= moments_of_values(name, names[place], X[:, place], y)
-    return moments
 
 
 def feature_tables(

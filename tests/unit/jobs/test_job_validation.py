@@ -27,7 +27,7 @@ from elasticml.specification.algorithms import BatchGradient, CoCoA, resolve_pla
         (Path("a.svm.gz"), "'a.svm.gz'", r"em\.read_svmlight\('a.svm.gz'\)"),
         (np.ones((2, 2)), "numpy.ndarray", r"em\.from_arrays\(X, y\)"),
         (CoCoA(), ".*CoCoA", r"em\.Job\(algorithm, data\), in this order"),
-        (pandas.DataFrame({"a": ["x"]}), "pandas.*DataFrame", ".*, then em.read_parquet"),
+        (pandas.DataFrame({"a": ["x"]}), "pandas.*DataFrame", r"em\.from_frame"),
     ],
 )
 def test_data_that_are_no_source_are_refused_at_once(given, got, wanted):

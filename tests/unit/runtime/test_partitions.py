@@ -12,8 +12,7 @@ from elasticml.runtime.partitions import closure, only_users
 
 def graph_of(X, y):
     source = from_dask(X, y)
-    assert source.graph is not None
-    return source.graph
+    return source.partition_graph()
 
 
 def test_what_a_single_block_needs_is_its_own():
