@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax, xlogy
 
-from elasticml.algorithms.linear.newton import ROUNDED, Minimum, Point
+from elasticml.algorithms.linear.newton import Minimum, Point
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype
 from elasticml.data.readers.dask_columns import column_source
@@ -28,10 +28,8 @@ from elasticml.data.readers.dask_partitions import (
     row_parts,
     vector_of_part,
 )
-from elasticml.estimators.job_backend import model_vector, run_job
+from elasticml.estimators.job_backend import minimise_by_jobs
 from elasticml.objectives.loss_kernels import balancing_factors, loss_named
-from elasticml.specification.algorithms import BatchGradient
-from elasticml.story.summary import summary_from_json
 
 #: More distinct labels than this are no classes.
 CLASSES_MAX: Final = 1000
@@ -39,8 +37,6 @@ CLASSES_MAX: Final = 1000
 BLOCKS_PER_WORKER: Final = 4
 #: Partial results that one task adds.
 _FAN_IN: Final = 8
-#: Jobs that are run to reach a gap, each with a smaller tolerance.
-_JOBS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,18 +186,7 @@ class DaskRows:
         of_classes : ndarray (classes,), optional
             Total weight of each class's rows, if targets are the numbers of several classes: the
             loss is softmax, and a model has each class's coefficients and intercept in turn.
-        fixed : int, optional
-            Number of the offset's column, whose coefficient is 1; not of several classes.
-        gap : float
-            The gap to reach, in units of the mean. The job stops by the norm of the gradient,
-            which bounds the gap up to the intercept; if the gap is larger, it is run again.
-        rounds : int
-            The most rounds.
-
-        Raises
-        ------
-        JobFailedError
-            When a job fails.
+            Other parameters are those of :func:`minimise_by_jobs`.
         """
 
         def certified(w: F64) -> Point:
@@ -211,33 +196,18 @@ class DaskRows:
         zero = np.zeros(models * (self.n_columns + intercept))
         if fixed is not None:
             zero[fixed] = 1.0
-        norm = float(np.linalg.norm(certified(zero).gradient))
-        is_scaled = norm > 0.0 and l2 > 0.0
-        tolerance = 0.5 * math.sqrt(2.0 * l2 * gap) / norm if is_scaled else gap
-        used = 0
-        for _ in range(_JOBS_MAX):
-            algorithm = BatchGradient(
-                loss=cast(Any, loss),
-                l2=l2,
-                optimizer="auto",
-                intercept=intercept,
-                scale="standard",
-                penalise="raw",
-                tolerance=min(tolerance, 1.0),
-                offset=fixed,
-            )
-            result = run_job(algorithm, self.source(targets), self.client, rounds - used)
-            summary = summary_from_json(result.summary)
-            used += summary.rounds or 0
-            point = certified(model_vector(result.arrays, intercept))
-            if math.isnan(point.gap):
-                return Minimum(point=point, steps=used, converged=bool(summary.converged))
-            if point.gap <= max(gap, ROUNDED * point.value):
-                return Minimum(point=point, steps=used, converged=True)
-            if used >= rounds:
-                break
-            tolerance *= min(0.1, 0.5 * math.sqrt(gap / point.gap))
-        return Minimum(point=point, steps=used, converged=False)
+        return minimise_by_jobs(
+            certified,
+            zero,
+            self.source(targets),
+            self.client,
+            loss=loss,
+            l2=l2,
+            intercept=intercept,
+            fixed=fixed,
+            gap=gap,
+            rounds=rounds,
+        )
 
     def point(
         self,

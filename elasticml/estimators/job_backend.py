@@ -7,18 +7,15 @@ fits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.linear_objective import LinearObjective
-from elasticml.algorithms.linear.newton import Minimum, minimise
-from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
+from elasticml.algorithms.linear.newton import ROUNDED, Minimum, Point
 from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.arrays import F64
-from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import Source
 from elasticml.errors import JobFailedError
 from elasticml.job import Job
@@ -120,65 +117,74 @@ def fit_columns_as_job(
     )
 
 
-def model_vector(arrays: Mapping[str, Any], intercept: bool) -> F64:
-    """Return a job's model as one vector: each class's coefficients, then its intercept."""
-    parts = [arrays["coef"], *([np.reshape(arrays["intercept"], (-1, 1))] if intercept else [])]
-    return np.concatenate(parts, axis=1, dtype=np.float64).ravel()
+# Minimise a smooth objective with a free intercept by jobs.
+
+#: Jobs that are run to reach a gap, each with a smaller tolerance.
+_JOBS_MAX: Final = 3
 
 
-# Minimise a smooth objective with a free intercept as an elastic job, by Newton steps.
-
-
-def fit_primal_as_job(
-    function: LinearObjective | SoftmaxObjective,
-    rows: tuple[Any, F64, F64 | None],
+def minimise_by_jobs(
+    certified: Callable[[F64], Point],
+    zero: F64,
+    data: Source,
     client: Any,
     *,
+    loss: str,
+    l2: float,
+    intercept: bool,
+    fixed: int | None,
     gap: float,
     rounds: int,
 ) -> Minimum:
-    """Minimise ``function`` over these rows as a job, and certify the model in this process.
+    """Minimise a loss with an L2 penalty by jobs, and certify the model.
 
     Parameters
     ----------
-    rows : tuple
-        X, targets (of several classes their numbers), and weights or None.
+    certified : callable
+        Maps a model, (n_model,), to its value, gradient and gap.
+    zero : ndarray (n_model,)
+        The model without features.
+    fixed : int, optional
+        Number of the offset's column, whose coefficient is 1.
     gap : float
-        The gap to reach. The job stops by the norm of the gradient: the objective is
-        ``l2``-strongly convex except in the intercept, so the gap is about ``|g|^2 / (2 l2)``. It
-        is larger if the intercept is not optimal; then Newton steps here continue from the job's
-        model.
+        The gap to reach, in units of the mean. A job stops by the norm of the gradient, which
+        bounds the gap up to the intercept; if the gap is larger, it is run again.
     rounds : int
-        The most rounds of the job and steps here, together.
+        The most rounds.
 
     Raises
     ------
     JobFailedError
-        When the job fails.
+        When a job fails.
     """
-    X, targets, weights = rows
-    norm_at_zero = float(np.linalg.norm(function.at(function.zero()).gradient))
-    is_scaled = norm_at_zero > 0.0 and function.l2 > 0.0
-    tolerance = math.sqrt(2.0 * function.l2 * gap) / norm_at_zero if is_scaled else gap
-    algorithm = BatchGradient(
-        loss=cast(Any, function.loss),
-        l2=function.l2,
-        optimizer="auto",
-        intercept=function.has_intercept,
-        scale="standard",
-        penalise="raw",
-        tolerance=min(tolerance, 1.0),
-        offset=getattr(function, "fixed", None),
-    )
-    result = run_job(algorithm, from_arrays(X, targets, weights), client, rounds)
-    point = function.at(model_vector(result.arrays, function.has_intercept))
-    summary = summary_from_json(result.summary)
-    used = summary.rounds or 0
-    if math.isnan(point.gap):
-        return Minimum(point=point, steps=used, converged=bool(summary.converged))
-    end = minimise(function, point.w, gap=gap, steps=max(rounds - used, 0))
-    return Minimum(
-        point=end.point,
-        steps=used + end.steps,
-        converged=end.converged,
-    )
+    norm = float(np.linalg.norm(certified(zero).gradient))
+    is_scaled = norm > 0.0 and l2 > 0.0
+    tolerance = 0.5 * math.sqrt(2.0 * l2 * gap) / norm if is_scaled else gap
+    used = 0
+    for _ in range(_JOBS_MAX):
+        algorithm = BatchGradient(
+            loss=loss,
+            l2=l2,
+            optimizer="auto",
+            intercept=intercept,
+            scale="standard",
+            penalise="raw",
+            tolerance=min(tolerance, 1.0),
+            offset=fixed,
+        )
+        result = run_job(algorithm, data, client, rounds - used)
+        summary = summary_from_json(result.summary)
+        used += summary.rounds or 0
+        parts = [result.arrays["coef"]]
+        if intercept:
+            parts.append(np.reshape(result.arrays["intercept"], (-1, 1)))
+        # Each class's coefficients, then its intercept.
+        point = certified(np.concatenate(parts, axis=1, dtype=np.float64).ravel())
+        if math.isnan(point.gap):
+            return Minimum(point=point, steps=used, converged=bool(summary.converged))
+        if point.gap <= max(gap, ROUNDED * point.value):
+            return Minimum(point=point, steps=used, converged=True)
+        if used >= rounds:
+            break
+        tolerance *= min(0.1, 0.5 * math.sqrt(gap / point.gap))
+    return Minimum(point=point, steps=used, converged=False)

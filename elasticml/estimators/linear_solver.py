@@ -203,9 +203,21 @@ def minimum_of(
     """
     if client is not None:
         # Imported here: loading what jobs need takes longer than most fits.
-        from elasticml.estimators.job_backend import fit_primal_as_job
+        from elasticml.data.readers.arrays import from_arrays
+        from elasticml.estimators.job_backend import minimise_by_jobs
 
-        return fit_primal_as_job(function, rows, client, gap=gap, rounds=steps)
+        return minimise_by_jobs(
+            function.at,
+            function.zero(),
+            from_arrays(*rows),
+            client,
+            loss=function.loss,
+            l2=function.l2,
+            intercept=function.has_intercept,
+            fixed=getattr(function, "fixed", None),
+            gap=gap,
+            rounds=steps,
+        )
     if factored:
         return function.minimum(start, gap=gap, steps=steps)
     return minimise(function, start, gap=gap, steps=steps)
