@@ -385,7 +385,7 @@ class VirtualTransport:
         if opened.done() or not mine.endpoint.is_alive:
             return
         if theirs is None or theirs.accept is None or not theirs.endpoint.is_alive:
-            _fail(opened, f"nobody is at {address}")
+            _fail(opened, f"no process listens at {address}")
         elif theirs.endpoint.is_paused:
             theirs.endpoint.backlog.append((self._shake, (address, hello, opened)))
         else:
