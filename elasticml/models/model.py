@@ -269,6 +269,11 @@ def _cut(name: str) -> str:
     return name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 1]}…"
 
 
+def _first(values: NDArray[np.float64]) -> str:
+    """Return the first numbers for one line, and whether there are more."""
+    return "/".join(f"{v:+.4g}" for v in values[:4]) + "/…" * (len(values) > 4)
+
+
 class LinearModel(Model):
     """Coefficients, intercept and, for classifiers, classes.
 
@@ -317,18 +322,15 @@ class LinearModel(Model):
     def __repr__(self) -> str:
         names, w = self.rows.feature_names(), np.abs(self.coef_).max(axis=0)
         largest = [int(j) for j in np.argsort(-w, kind="stable")[:3] if w[j]]
-        shown = ", ".join(
-            f"{_cut(names[j])} {'/'.join(f'{v:+.4g}' for v in self.coef_[:4, j])}" for j in largest
-        )
-        what = (
-            "regression"
-            if self.classes_ is None
-            else "classes " + " / ".join(class_names(self.classes_[:5]))
-        )
+        shown = ", ".join(f"{_cut(names[j])} {_first(self.coef_[:, j])}" for j in largest)
+        what = "regression"
+        if self.classes_ is not None:
+            more = f" and {len(self.classes_) - 5} more" if len(self.classes_) > 5 else ""
+            what = "classes " + " / ".join(class_names(self.classes_[:5])) + more
         raw = (
             "" if self.rows.encoder is None else f" from {len(self.rows.encoder.columns)} features"
         )
-        intercept = "/".join(f"{b:+.4g}" for b in self.intercept_[:4])
+        intercept = _first(self.intercept_)
         return (
             f"LinearModel({self.loss or 'linear'}, {what}, {self.coef_.shape[1]} columns{raw}, "
             f"{np.count_nonzero(w)} nonzero; intercept {intercept}; largest: {shown or 'none'})"
