@@ -1,8 +1,7 @@
-"""CoCoA on a local cluster that grows and shrinks while a job runs; faults are in ``tests/sim``."""
+"""Policies on a local cluster that grows and shrinks; other clusters: ``test_stock_demand.py``."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from typing import Any
 
@@ -49,33 +48,6 @@ def check_whole(story: list[dict[str, Any]]) -> None:
     assert not [record for record in story if record["event"] == "ChunksAbsent"]
     last = [record for record in story if record["event"] == "ExchangeEnded"][-1]
     assert (last["examples"], last["absent_examples"]) == (ROWS, 0)
-
-
-def test_a_cluster_scaled_during_a_job_gives_and_takes_members(
-    cluster: em.LocalCluster, client: Client
-) -> None:
-    handle = start(client)
-    story, scaling = [], []
-
-    def scale(n: int) -> None:
-        # In a thread: a scale-in returns when the members are empty, which takes rounds.
-        scaling.append(threading.Thread(target=cluster.scale, args=(n,)))
-        scaling[-1].start()
-
-    for record in handle:
-        story.append(record)
-        members = record["members"] if record["event"] == "RoundEnded" else None
-        match members, len(scaling):
-            case (4, 0):
-                scale(2)
-            case (2, 1):
-                scale(4)
-            case (4, 2):
-                handle.cancel()
-    for thread in scaling:
-        thread.join()
-    check_whole(story)
-    assert len(scaling) == 2
 
 
 def test_a_policy_retires_members_and_their_workers_end(

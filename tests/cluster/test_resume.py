@@ -1,4 +1,8 @@
-"""Killed runs resume: after the scheduler's death, the client's, and an interrupt."""
+"""Runs of the command resume after an interrupt and after their client was killed.
+
+After the scheduler's death: ``test_resume_stock.py``. What is refused:
+``tests/unit/runtime/test_checkpoints.py``.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,19 @@ import signal
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import yaml
 
-from elasticml.report.run_reader import read_run
 from tests.run_command import WAIT_S, end_run, start_run
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
-EVERY_S = 1.0
-COCOA = {
+# It works on until it is ended, however long a busy machine takes to start another command.
+JOB = {
     "name": "cut",
     "data": {"format": "synthetic_splice", "rows": 4000, "length": 30},
-    "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-4, "intercept": False, "tolerance": 0},
-    "cluster": {"workers": 3},
-    "checkpoint": {"every": EVERY_S},
-    "stop": {"rounds": 5000, "gap": 1e-6},
-}
-DESCENT = {
-    **COCOA,
     "algorithm": {
         "name": "batch_gradient",
         "l2": 1e-3,
@@ -36,7 +31,9 @@ DESCENT = {
         "intercept": False,
         "tolerance": 0,
     },
-    "stop": {"rounds": 5000},
+    "cluster": {"workers": 3},
+    "checkpoint": {"every": 1.0},
+    "stop": {"rounds": 10**6},
 }
 
 
@@ -59,51 +56,9 @@ def story_of(folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def scheduler_of(process: subprocess.Popen[str]) -> psutil.Process:
-    family = psutil.Process(process.pid).children(recursive=True)
-    return next(p for p in family if "elasticml.clusters.local.scheduler_process" in p.cmdline())
-
-
-@pytest.mark.slow
-def test_a_job_whose_scheduler_is_killed_reaches_its_certified_gap(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(COCOA | {"stop": {"rounds": 10**6}}))
-    process = start_run(tmp_path, "job.yaml", "--out", "run")
-    until_written(process, tmp_path, attempt=1)
-    family = psutil.Process(process.pid).children(recursive=True)
-    scheduler_of(process).kill()
-    code, _, err = end_run(process)
-    assert code == 3, err
-    assert "cannot be reached" in err.splitlines()[-1]
-    assert "partial results of the run are in run" in err.splitlines()[-1]
-    # Workers end with their scheduler.
-    assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
-    stop = ("--set", "stop.gap=1.0e-6")
-    code, out, err = end_run(start_run(tmp_path, "--resume", "run", "--json", *stop))
-    assert code == 0, err
-    summary = json.loads(out.splitlines()[-1])
-    assert summary["gap"] <= 1e-6
-    assert not summary["gap_is_bound"]
-    assert (summary["attempts"], summary["examples"]) == (2, 4000)
-    story = story_of(tmp_path)
-    (record,) = (r for r in story if r["event"] == "JobResumed")
-    assert record["round"] > 0
-    assert record["repeated_rounds"] >= 0
-    assert record["repeated_s"] <= 10.0
-    ended = [r["round"] for r in story if r["event"] == "RoundEnded"]
-    assert ended == list(range(len(ended)))
-    seen = read_run(tmp_path / "run")
-    assert seen.state == "finished"
-    assert seen.history.column("round").tolist() == [*map(float, ended), float(len(ended))]
-    seconds = seen.history.column("seconds")
-    assert np.all(np.diff(seconds) >= 0.0)
-    assert not (tmp_path / "run" / "checkpoint").exists()
-    assert "The job went on from a checkpoint" in (tmp_path / "run" / "report.html").read_text()
-
-
 @pytest.mark.slow
 def test_a_run_resumes_after_an_interrupt_and_after_its_client_was_killed(tmp_path: Path) -> None:
-    # It works on until it is killed, however long a busy machine takes to start the other command.
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(DESCENT | {"stop": {"rounds": 10**6}}))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)
     process.send_signal(signal.SIGINT)
@@ -132,34 +87,3 @@ def test_a_run_resumes_after_an_interrupt_and_after_its_client_was_killed(tmp_pa
     code, _, err = end_run(start_run(tmp_path, "--resume", "run"))
     assert code == 2
     assert "the run has ended" in err.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_a_run_of_other_settings_or_other_data_is_refused(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.svm"
-    lines = [f"{1 if i % 3 else -1} 1:{i % 7} 2:{i % 5}" for i in range(300)]
-    rows.write_text("\n".join(lines) + "\n")
-    job = DESCENT | {"data": {"format": "svmlight", "path": str(rows)}}
-    job["algorithm"] = {
-        "name": "batch_gradient",
-        "optimizer": "gd",
-        "l2": 1e-3,
-        "step": "constant",
-        "intercept": False,
-        "tolerance": 0,
-    }
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job | {"stop": {"rounds": 10**6}}))
-    process = start_run(tmp_path, "job.yaml", "--out", "run")
-    until_written(process, tmp_path, attempt=1)
-    process.send_signal(signal.SIGINT)
-    assert end_run(process)[0] == 130
-    before = sorted(path.name for path in (tmp_path / "run").iterdir())
-    code, _, err = end_run(start_run(tmp_path, "--resume", "run", "--set", "algorithm.l2=0.5"))
-    assert code == 2
-    assert "algorithm.l2 was 0.001, is 0.5" in err.splitlines()[-1]
-    rows.write_text("\n".join([*lines, "1 1:3"]) + "\n")
-    code, _, err = end_run(start_run(tmp_path, "--resume", "run"))
-    assert code == 2
-    assert "the data have changed since the checkpoint was written" in err.splitlines()[-1]
-    # Nothing of the run has been touched.
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import shutil
 import signal
 import subprocess
-import sys
 import warnings
 from collections.abc import Generator
 from pathlib import Path
@@ -112,46 +109,6 @@ def test_an_interrupted_run_is_usable_and_nothing_is_left(
     assert (tmp_path / "run" / "model.npz").exists()
     assert (tmp_path / "run" / "report.html").exists()
     assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
-
-
-@pytest.mark.slow
-def test_a_client_killed_outright_leaves_a_run_that_can_be_reported(tmp_path: Path) -> None:
-    process = start(tmp_path, ENDLESS)
-    family = until_round(process, tmp_path, 2)
-    process.kill()
-    process.communicate(timeout=WAIT_S)
-    assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
-    seen = read_run(tmp_path / "run")
-    assert (seen.state, seen.history.n_rows > 2) == ("unfinished", True)
-    report = [sys.executable, "-m", "elasticml", "report", "run"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(em.__file__).parents[1])}
-    subprocess.run(report, cwd=tmp_path, env=environment, check=True, timeout=WAIT_S)
-    assert (tmp_path / "run" / "report.html").exists()
-
-
-@pytest.mark.slow
-def test_a_scheduler_killed_outright_is_one_line_that_names_what_exists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Dask's client tries for this long to reach a dead scheduler; by default 30 s.
-    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "5s")
-    process = start(tmp_path, ENDLESS)
-    family = until_round(process, tmp_path, 2)
-    (scheduler,) = psutil.Process(process.pid).children()
-    scheduler.kill()
-    _, err = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 3, err
-    assert "Traceback" not in err
-    message = err.splitlines()[-1]
-    assert message.startswith("elasticml: the scheduler of job small-")
-    assert (
-        "; partial results of the run are in run; resume it: elasticml run --resume run" in message
-    )
-    logs = Path(message.split("; see ")[-1])
-    assert (logs / "scheduler.log").exists()
-    shutil.rmtree(logs)
-    assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
-    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:

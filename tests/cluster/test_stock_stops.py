@@ -267,6 +267,9 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
     )
     for step, name in enumerate((*names, "pair")):
         course.check_drained(step, "terminated")
+        if name != "closed":  # only a signal is told ahead
+            stopping = course.one(step, "ContainerStopping")["member"]
+            assert stopping == course.one(step, "MemberLost")["member"]
         if name == "below":  # its nanny has not been told to stop
             until(
                 lambda: any(
