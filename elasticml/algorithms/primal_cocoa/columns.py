@@ -33,10 +33,8 @@ from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.primal_cocoa import primal_exchanges
-from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
-from elasticml.algorithms.primal_cocoa.problem import Problem
+from elasticml.algorithms.primal_cocoa.problem import MarginProblem, Problem, SquaredProblem
 from elasticml.algorithms.primal_cocoa.solver import radius_of
-from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
 from elasticml.algorithms.primal_cocoa.working_set import INNER, WorkingSet
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats

@@ -1,79 +1,175 @@
-"""The driver's view of a primal CoCoA problem: slopes, curvatures, objective and lower bounds.
+"""The problem of columns on the driver: slopes, curvatures, objective, line search, lower bounds.
 
-``f(z) + a1 |w|_1 + a2/2 |w|^2`` with the margins ``z = X w + b``, all times the square roots of the
-examples' weights. The mean form of jobs is this divided by the sum S of the weights.
+``f(z) + a1 |w|_1 + a2/2 |w|^2`` with the margins ``z = X w + b``, b free or absent, in units of the
+sum over examples: the mean form of jobs is this divided by the sum S of the weights. Members'
+columns are multiplied by the square roots of the sample weights; so are the margins z and residuals
+r here, unless stated otherwise.
+
+Source: the dual point is that of :mod:`elasticml.algorithms.linear.sparse_classifier`: minus the
+slopes at the margins, the heavier class's scaled down if b is free, all of them scaled until every
+column satisfies its constraint.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.cocoa.trainer import Step
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.duality import Dual
+from elasticml.algorithms.linear.duality import Dual, lower_bound, lower_bound_of_residual
+from elasticml.algorithms.linear.sparse_classifier import best_intercept, safe_curvature
+from elasticml.algorithms.targets import ClassWeight, label_text
 from elasticml.arrays import F64
+from elasticml.errors import ConfigError, DataError
+from elasticml.objectives.links import check_targets
+from elasticml.objectives.loss_kernels import MarginLoss
 
 #: Best step length from which the full step is taken, with more than four fifths of the gain: the
 #: members' zeros then stay zeros.
-WHOLE = 0.7
+WHOLE: Final = 0.7
+#: Relative changes of the objective that are rounding error.
+NOISE: Final = 8.0 * float(np.finfo(np.float64).eps)
+#: Maximum steps of a line search, and the share of the first slope at which it ends.
+SEARCHES_MAX: Final = 30
+FLAT_ENOUGH: Final = 1e-3
 
 
-class Problem(Protocol):
-    """A smooth loss and an elastic-net penalty, in units of the sum over examples."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarginProblem:
+    """``sum_i s_i loss(z_i, y_i)`` of any smooth loss; s_i is sample weight times class weight."""
 
-    @property
-    def total(self) -> float:
-        """S, the sum of the weights."""
-        ...
+    loss: MarginLoss
+    #: (n,) -1 and +1; in regression numbers.
+    targets: F64
+    #: (n,) what margins are folded with: the targets, or 1 in regression.
+    signs: F64
+    #: (n,) square roots of the sample weights, and their inverses or 0; None if all are one.
+    root: F64 | None
+    inverse: F64 | None
+    #: (n,) sample weight times class weight; None if all are one.
+    weights: F64 | None
+    #: (2,) the labels, ascending; None in regression.
+    classes: F64 | None
+    has_intercept: bool
+    #: S, the sum of the weights, and the largest curvature of the loss over all examples.
+    total: float
+    smoothness: float
+    penalty: Penalty
 
-    @property
-    def penalty(self) -> Penalty:
-        """The elastic net."""
-        ...
+    @staticmethod
+    def of(
+        labels: F64,
+        root: F64 | None,
+        loss: MarginLoss,
+        *,
+        class_weight: ClassWeight,
+        l1: float,
+        l2: float,
+        intercept: bool,
+    ) -> MarginProblem:
+        """Make the problem from raw labels (n,).
 
-    @property
-    def smoothness(self) -> float:
-        """Largest curvature of the loss over all examples."""
-        ...
+        Raises
+        ------
+        DataError
+            When a classification has not exactly two labels, or a regression one outside of the
+            loss's domain.
+        ConfigError
+            When ``class_weight`` names other labels.
+        """
+        here = np.ones(labels.size, bool) if root is None else root > 0.0
+        targets, signs, classes, each = labels, np.ones(labels.size), None, None
+        if loss.is_classification:
+            classes = two_classes_of(loss.name, labels, root)
+            is_positive = labels == classes[1]
+            targets = signs = np.where(is_positive, 1.0, -1.0)
+            pair = class_weights(class_weight, classes, is_positive[here])
+            each = None if pair is None else np.where(is_positive, pair[1], pair[0])
+        else:
+            check_targets(loss.name, loss.terms.domain(), labels[here])
+        weights = None if root is None else root * root
+        if each is not None:
+            weights = each if weights is None else weights * each
+        total = float(labels.size if weights is None else weights.sum())
+        return MarginProblem(
+            loss=loss,
+            targets=targets,
+            signs=signs,
+            root=root,
+            inverse=inverses(root),
+            weights=weights,
+            classes=classes,
+            has_intercept=intercept,
+            total=total,
+            smoothness=loss.smoothness * (1.0 if each is None else float(each.max())),
+            penalty=Penalty(a1=l1 * total, a2=l2 * total),
+        )
 
     @property
     def scale(self) -> float:
-        """Norm of typical margins, against which differences are compared."""
-        ...
-
-    @property
-    def classes(self) -> F64 | None:
-        """(2,) the labels, ascending; None in regression."""
-        ...
+        """The norm of margins that are all one, against which differences are compared."""
+        return float(np.sqrt(self.total))
 
     @property
     def roots(self) -> dict[str, F64]:
         """The arrays of the weights in an exchange."""
-        ...
+        return {} if self.root is None else {"root": self.root}
+
+    # --- margins ------------------------------------------------------------------------------
 
     def with_intercept(self, image: F64) -> tuple[F64, float]:
-        """Return margins (n,) with the best free intercept, and the intercept."""
-        ...
+        """Return margins with the best free intercept, found by Newton steps, and the intercept."""
+        if not self.has_intercept:
+            return image, 0.0
+        plain = np.array(self._plain(image))
+        b = best_intercept(self.loss, plain, self.targets, self.weights, 0.0, is_free=True)[0]
+        return image + (b if self.root is None else b * self.root), b
 
     def residual(self, z: F64) -> F64:
-        """Return minus the slopes of the loss (n,)."""
-        ...
+        """Return minus the slopes of the loss."""
+        slopes = np.empty(z.size)
+        self._value(self._plain(z), slopes)
+        return -slopes if self.inverse is None else -slopes * self.inverse
 
     def dual_residual(self, z: F64) -> F64:
-        """Return a residual that is dual feasible after scaling."""
-        ...
+        """Return a residual for a dual point; with an intercept, both classes weigh the same."""
+        alpha = np.empty(z.size)
+        self.loss.alpha_from_margin(self._plain(z), self.targets, alpha)
+        if self.has_intercept:
+            alpha = self.loss.balanced(alpha, self.targets, self.weights)
+        folded = alpha * self.signs
+        if self.weights is not None:
+            folded *= self.weights
+        return folded if self.inverse is None else folded * self.inverse
 
-    def curvature(self, z: F64) -> F64 | None:
-        """Return the loss's curvatures (n,); None if all are one at every z."""
-        ...
+    def curvature(self, z: F64) -> F64:
+        """Return the loss's curvatures, bounded away from zero."""
+        plain = self._plain(z)
+        slopes = np.empty(z.size)
+        self._value(plain, slopes)
+        curvatures = safe_curvature(self.loss, plain, self.targets, self.weights, slopes)
+        return curvatures if self.inverse is None else curvatures * self.inverse**2
+
+    def _plain(self, z: F64) -> F64:
+        """Return margins without the square roots of the weights."""
+        return z if self.inverse is None else z * self.inverse
+
+    def _value(self, plain: F64, slopes: F64) -> float:
+        return self.loss.value_and_slope(plain, self.targets, self.weights, slopes)
+
+    # --- objectives ---------------------------------------------------------------------------
 
     def primal(self, w: F64, z: F64) -> float:
         """Return the objective of a model and its margins."""
-        ...
+        return self._value(self._plain(z), np.empty(z.size)) + self.penalty.of(w)
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
-        """Return the lower bound that such a residual and any model give.
+        """Return the lower bound that a dual residual and any model give.
 
         Parameters
         ----------
@@ -82,17 +178,211 @@ class Problem(Protocol):
         slopes : ndarray (d,)
             ``X.T @ r`` up to an error of ``slack`` (d,) to either side.
         """
-        ...
+        alpha = self._plain(r) * self.signs
+        if self.weights is not None:
+            sampled = 1.0 if self.root is None else self.root**2
+            alpha *= np.divide(sampled, self.weights, out=np.zeros(r.size), where=self.weights > 0)
+        # Division by the weights may round beyond the feasible interval.
+        self.loss.clip(alpha, self.targets)
+
+        def minus(share: float) -> float:
+            return self.loss.minus_conjugate(share * alpha, self.targets, self.weights)
+
+        return lower_bound(self.penalty, w, slopes, minus, slack=slack)
 
     def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
-        """Search along a step of the margins.
+        """Find the lowest point along a step of the margins, by Newton's method with bracketing.
 
         Parameters
         ----------
         z, dz : ndarray (n,)
-        penalty : Along
+        penalty : LineModel
             The penalty's decrease along the step, bounded from below.
         size : float
             The L1 norm of the coefficients, times ``a1``.
         """
-        ...
+        plain, along = self._plain(z), self._plain(dz)
+        slopes = np.empty(z.size)
+
+        def look(t: float) -> tuple[float, float]:
+            value = self._value(plain + t * along, slopes) - penalty.gain(t)
+            return value, float(slopes @ along) - penalty.slope + t * penalty.curvature
+
+        start, steep = look(0.0)
+        curvature = self._curvature(plain, along) + penalty.curvature
+        noise = NOISE * (start + size)
+        if max(abs(steep), curvature) <= noise:
+            return Step(along=LineModel(slope=1.0, curvature=1.0), length=1.0)
+        if steep >= 0.0:
+            return Step(along=LineModel(slope=-steep, curvature=max(curvature, steep)), length=0.0)
+        low, high, t = 0.0, np.inf, 1.0
+        whole = np.inf
+        for _ in range(SEARCHES_MAX):
+            value, slope = look(t)
+            whole = value if t == 1.0 else whole
+            if abs(slope) <= FLAT_ENOUGH * abs(steep):
+                break
+            low, high = (t, high) if slope < 0.0 else (low, t)
+            rate = self._curvature(plain + t * along, along) + penalty.curvature
+            t = t - slope / rate if rate > 0.0 else np.inf
+            if not low < t < high:
+                t = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
+        else:
+            value = look(t)[0]
+        model = LineModel(slope=-steep, curvature=-steep / t)
+        gain = start - value
+        is_whole = t >= WHOLE and whole <= start - 0.5 * gain + noise
+        return Step(along=model, length=1.0 if is_whole else min(t, 1.0))
+
+    def _curvature(self, plain: F64, along: F64) -> float:
+        return self.loss.curvature_along(plain, along, self.targets, self.weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquaredProblem:
+    """``1/2 |y - z|^2`` over weighted, centred examples; methods as of :class:`MarginProblem`."""
+
+    #: (n,), weighted and centred.
+    y: F64
+    y_mean: float
+    #: (n,) square roots of the weights; None if all are one.
+    root: F64 | None
+    #: S, the sum of the weights.
+    total: float
+    penalty: Penalty
+    smoothness: float = 1.0
+    classes: F64 | None = None
+
+    @staticmethod
+    def of(
+        y: F64, root: F64 | None, *, l1: float, l2: float, centred: bool, positive: bool
+    ) -> SquaredProblem:
+        """Make the problem from raw targets (n,)."""
+        y = y if root is None else y * root
+        total = float(y.size if root is None else root @ root)
+        mean = 0.0
+        if centred:
+            mean = float(y.sum() if root is None else root @ y) / total
+            y = y - (mean if root is None else mean * root)
+        return SquaredProblem(
+            y=y,
+            y_mean=mean,
+            root=root,
+            total=total,
+            penalty=Penalty(a1=l1 * total, a2=l2 * total, positive=positive),
+        )
+
+    @property
+    def scale(self) -> float:
+        """The targets' norm."""
+        return float(np.linalg.norm(self.y))
+
+    @property
+    def roots(self) -> dict[str, F64]:
+        """The arrays of the weights in an exchange."""
+        return {} if self.root is None else {"root": self.root}
+
+    def with_intercept(self, image: F64) -> tuple[F64, float]:
+        """Return the image: centring has already fitted the intercept."""
+        return image, self.y_mean
+
+    def residual(self, z: F64) -> F64:
+        """Return the targets minus the predictions."""
+        return self.y - z
+
+    def dual_residual(self, z: F64) -> F64:
+        """Return the residual: any residual gives a lower bound."""
+        return self.y - z
+
+    def curvature(self, z: F64) -> None:
+        """Return None: all curvatures are one."""
+
+    def primal(self, w: F64, z: F64) -> float:
+        """Return the objective of a model and its predictions."""
+        r = self.y - z
+        return 0.5 * float(r @ r) + self.penalty.of(w)
+
+    def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
+        """Find the parabola's lowest point."""
+        r = self.y - z
+        along = LineModel(
+            slope=float(r @ dz) + penalty.slope, curvature=float(dz @ dz) + penalty.curvature
+        )
+        # The gap falls with the step's length, the objective with its square: rounding of the
+        # objective hides steps that still matter to the gap.
+        noise = NOISE * (float(r @ r) + size)
+        if max(abs(along.slope), along.curvature) <= noise:
+            return Step(along=LineModel(slope=1.0, curvature=1.0), length=1.0)
+        return Step(along=along, length=1.0 if along.best >= WHOLE else max(along.best, 0.0))
+
+    def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
+        """Return the lower bound that a residual and any model give."""
+        return lower_bound_of_residual(self.penalty, w, r, self.y, slopes, slack=slack)
+
+
+Problem = SquaredProblem | MarginProblem
+
+
+def inverses(root: F64 | None) -> F64 | None:
+    """Return the inverses of square roots of weights, and 0 for a weight of 0."""
+    if root is None:
+        return None
+    return np.divide(1.0, root, out=np.zeros(root.size), where=root > 0.0)
+
+
+def two_classes_of(loss: str, labels: F64, root: F64 | None) -> F64:
+    """Return the two labels (n,) that count, ascending.
+
+    A class may have no weight if there is one other class: one of the two classes of one against
+    the rest may be empty. Further labels without weight do not count.
+
+    Raises
+    ------
+    DataError
+        When there are not exactly two.
+    """
+    weighted = np.unique(labels if root is None else labels[root > 0.0])
+    classes: F64 = weighted if weighted.size > 1 else np.unique(labels)
+    if classes.size != 2:
+        shown = ", ".join(f"{label:g}" for label in classes[:5])
+        raise DataError(
+            f"loss: {loss} found {classes.size} distinct labels ({shown}"
+            f"{', ...' if classes.size > 5 else ''}), wanted exactly 2; keep two classes in "
+            "the data, or use loss: squared for regression",
+            labels=classes[:100].tolist(),
+        )
+    return classes
+
+
+def class_weights(
+    class_weight: ClassWeight,
+    classes: F64,
+    is_positive: NDArray[np.bool_],
+) -> tuple[float, float] | None:
+    """Return the weights of the smaller and of the larger label.
+
+    Parameters
+    ----------
+    classes : ndarray (2,)
+    is_positive : ndarray (m,) of bool
+        Of the examples that count.
+
+    Raises
+    ------
+    ConfigError
+        When ``class_weight`` names another label.
+    """
+    if class_weight is None:
+        return None
+    if class_weight == "balanced":
+        n, count = is_positive.size, int(is_positive.sum())
+        # The weight of a class without weight has no effect.
+        return n / (2.0 * max(n - count, 1)), n / (2.0 * max(count, 1))
+    unknown = [label for label in class_weight if label not in classes.tolist()]
+    if unknown:
+        raise ConfigError(
+            f"algorithm.class_weight names label {label_text(unknown[0])}, wanted labels among "
+            f"{classes[0]:g} and {classes[1]:g}; correct it",
+            key="algorithm.class_weight",
+        )
+    return class_weight.get(float(classes[0]), 1.0), class_weight.get(float(classes[1]), 1.0)

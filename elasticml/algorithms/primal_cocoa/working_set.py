@@ -21,9 +21,12 @@ from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.linear.working_sets import FIRST, nearest
-from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem, inverses
-from elasticml.algorithms.primal_cocoa.problem import Problem
-from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
+from elasticml.algorithms.primal_cocoa.problem import (
+    MarginProblem,
+    Problem,
+    SquaredProblem,
+    inverses,
+)
 from elasticml.arrays import F64, I64
 
 #: Maximum bytes of gathered columns.
@@ -114,7 +117,6 @@ class WorkingSet:
         if isinstance(problem, MarginProblem):
             new = _classified(problem, _plain(rows, problem.inverse), w[features], gap)
         else:
-            assert isinstance(problem, SquaredProblem)
             new = _regressed(problem, rows, w[features], gap, centred=self.centred)
         image, offset = rows.T @ new, float(means[features] @ new)
         root, coef = problem.roots.get("root"), np.zeros(w.size)
