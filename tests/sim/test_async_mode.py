@@ -67,14 +67,6 @@ def test_members_agree_on_the_mean_of_all_rows():
     assert best <= result.summary["member_objective"] <= 1.002 * best
 
 
-def test_the_same_seed_gives_the_same_story_and_the_same_bits():
-    _, source = data()
-    world = {"trace": [{"at": 0.6, "lose": 2, "away": 0.3}], "jitter": 0.2}
-    one, other = (play(source, world=world)[0] for _ in range(2))
-    assert one.story == other.story
-    assert np.array_equal(one.arrays["w"], other.arrays["w"])
-
-
 def test_a_pass_limit_ends_a_job_without_waiting_for_a_report():
     _, source = data()
     result, _ = play(source, seconds=60.0, passes=2.0, report_every=20.0)
@@ -93,7 +85,8 @@ def test_without_messages_each_member_works_alone_and_the_mean_is_the_result():
 
 def test_more_slots_keep_messages_that_arrive_between_two_mini_batches():
     _, source = data()
-    rows = [play(source, sends=3, slots=slots)[0].rows[-1] for slots in (1, 2, 4)]
+    played = [play(source, seconds=1.0, sends=3, slots=slots)[0] for slots in (1, 2, 4)]
+    rows = [result.rows[-1] for result in played]
     lost = [row["overwritten"] / row["received"] for row in rows]
     merged = [row["merged"] / row["batches"] for row in rows]
     assert lost[0] > 1.5 * lost[1] > lost[2] == 0.0
@@ -184,7 +177,7 @@ def speeds() -> dict[str, dict[str, float]]:
         world: dict[str, Any] = {"compute_s": {"batch": 4 * EXAMPLE_S, "other": 1e-7}}
         world |= {"bandwidth": 1e9} if name == "fast" else {}
         result, _ = play(
-            source, seconds=4.0, members=2, world=world, start=0.0, report_every=1.0, **settings
+            source, seconds=2.5, members=2, world=world, start=0.0, report_every=0.5, **settings
         )
         first, last = result.rows[1], result.rows[-2]
         seconds = last["seconds"] - first["seconds"]
@@ -250,7 +243,7 @@ def test_a_linear_model_of_scaled_columns_comes_back_in_the_users_units(intercep
     least = 0.5 * np.mean((rows @ best - y) ** 2) + 0.005 * best[:4] @ best[:4]
     result, _ = play(
         em.from_arrays(X, y),
-        seconds=6.0,
+        seconds=3.0,
         world={"trace": [{"at": 1.0, "lose": 2, "away": 0.3}]},
         name="async_sgd",
         problem="linear",

@@ -31,7 +31,9 @@ MEMBERS, ROUNDS, ROUND = 5, 14, 4
 INNER, OTHER = 1, 3
 #: Seconds after which a computing member is lost; a round takes one.
 DEADLINE_S = 10.0
-MOMENTS = 5
+#: Moments of a scene in which a fault is tried: in the tree between phases, too.
+MOMENTS = {"tree": 5}
+MOMENTS_ELSEWHERE = 3
 
 
 def toy(*faults: Fault, **changes: Any) -> Plan:
@@ -137,8 +139,7 @@ def test_a_fault_at_any_moment_costs_its_member_at_most(kind: str, scene: str) -
         lost = "deadline|closed|"
     begin_s, end_s = window(scene)
     wrong = []
-    for k in range(MOMENTS):
-        at = begin_s + k * (end_s - begin_s) / (MOMENTS - 1)
+    for at in np.linspace(begin_s, end_s, MOMENTS.get(scene, MOMENTS_ELSEWHERE)).tolist():
         if isinstance(fault, Fault):
             plan = base.with_faults([*base.faults, replace(fault, at=at)])
         else:
@@ -167,8 +168,9 @@ def test_the_loss_of_a_child_and_its_parent_is_corrected_unless_the_tree_has_the
     assert is_anchored == (later == 0.02)
 
 
-@pytest.mark.parametrize("at", [4.1, 4.3, 4.5, 4.7])
-@pytest.mark.parametrize("topology", ["star", "tree"])
+@pytest.mark.parametrize(
+    ("topology", "at"), [("star", 4.1), ("star", 4.5), ("tree", 4.3), ("tree", 4.7)]
+)
 @pytest.mark.parametrize("absent", ["taylor", "stall", "reload", "ignore"])
 def test_after_the_loss_of_all_members_all_examples_return(
     absent: str, topology: str, at: float
@@ -268,7 +270,7 @@ def test_planned_faults_happen_in_their_rounds_and_cost_their_members_examples(n
     assert result.rows[-1]["absent_examples"] == 0
 
 
-@pytest.mark.parametrize("first", range(0, 24, 8))
+@pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (8, 16))])
 def test_sums_are_exact_under_drawn_faults(first: int) -> None:
     verdicts = [judge(draw_exact_sums(seed)) for seed in range(first, first + 8)]
     assert [v for v in verdicts if v.violations] == []
@@ -288,7 +290,7 @@ def test_sums_are_exact_whatever_a_policy_suggests(
     assert sum(len(v.hits) for v in verdicts) > 20
 
 
-@pytest.mark.parametrize("at", [0.7, 1.0, 2.0, 4.1, 4.4, 4.7])
+@pytest.mark.parametrize("at", [0.7, 2.0, 4.4])
 @pytest.mark.parametrize("absent", ["taylor", "stall", "reload"])
 def test_a_job_whose_members_all_go_ends_when_its_time_is_over(absent: str, at: float) -> None:
     gone = Fault(
@@ -326,8 +328,10 @@ def test_a_member_that_must_go_is_drained_late_and_in_time(grace: float) -> None
     assert 5.0 + grace - max(5.0, 0.1 * grace) - 5.0 <= lost_s < 5.0 + grace
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (6, 12))])
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 18, 3))]
+)
 def test_gaps_are_true_and_no_example_is_lost_under_drawn_faults(first: int) -> None:
-    verdicts = [judge(draw_cocoa(seed)) for seed in range(first, first + 6)]
+    verdicts = [judge(draw_cocoa(seed)) for seed in range(first, first + 3)]
     assert [v for v in verdicts if v.violations] == []
-    assert sum(len(v.hits) for v in verdicts) > 20
+    assert sum(len(v.hits) for v in verdicts) > 15

@@ -48,7 +48,7 @@ def check(result: SimResult, w: Any, objective: float) -> None:
     ("name", "algorithm", "absent"),
     [
         ("huber", "cocoa", "reload"),
-        ("quantile", "cocoa", "auto"),
+        pytest.param("quantile", "cocoa", "auto", marks=pytest.mark.slow),
         ("huber", "tron", "auto"),
         ("quantile", "lbfgs", "taylor"),
         ("poisson", "lbfgs", "auto"),

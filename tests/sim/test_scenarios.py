@@ -487,9 +487,9 @@ def test_a_long_round_ends_soon_after_the_time_of_the_job():
 
 def test_newcomers_that_compile_their_kernels_hold_up_no_round():
     taken = {"at": 9.0, "lose": 2, "how": "kill", "away": 0.5}
-    world = {"warm_up_s": 8.0, "compute_s": 2e-4, "start_s": 0.1, "trace": [taken]}
+    world = {"warm_up_s": 8.0, "compute_s": 2e-3, "start_s": 0.1, "trace": [taken]}
     algorithm = {"name": "batch_gradient", "l2": 1e-2, "mode": "paper", "roll_back": 0}
-    result = play(world, algorithm=algorithm, stop={"rounds": 1000})
+    result = play(world, algorithm=algorithm, stop={"seconds": 20})
     begun = records_of(result, "RoundStarted")[0]
     assert 8.0 <= begun["t"] < 8.5  # the first round waits for all
     back = [r for r in records_of(result, "MemberJoined") if r["t"] > 9.0]
@@ -506,7 +506,14 @@ OFTEN = [
 ]
 
 
-@pytest.mark.parametrize("faults", [[], EARLY, OFTEN], ids=["none", "early", "often"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([], id="none"),
+        pytest.param(EARLY, id="early"),
+        pytest.param(OFTEN, id="often", marks=pytest.mark.slow),
+    ],
+)
 def test_the_squared_hinge_takes_at_most_twice_the_rounds_of_the_hinge(faults):
     """Columns are not centred. Without losses it took four times as many on a9a.
 

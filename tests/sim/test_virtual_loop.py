@@ -38,7 +38,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"jitter": 0.3, "start_s": 0.01},
     ),
     "async": (
-        {"algorithm": ASYNC, "absent": "reload", "stop": {"seconds": 2.0}, "evaluate": None},
+        {"algorithm": ASYNC, "absent": "reload", "stop": {"seconds": 1.3}, "evaluate": None},
         {"compute_s": {"batch": 1e-4, "other": 1e-7}, "bandwidth": 1e6, "trace": TAKEN},
     ),
     "costs": ({"faults": FAULTS, "evaluate": None}, {"costs": {"rows": 6000, "columns": 100}}),
