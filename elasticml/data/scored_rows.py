@@ -362,7 +362,7 @@ def _scored(train: Source, part: Mapping[str, Any]) -> ScoredSource:
 def _check_beside(train: Source, other: Source, path: str) -> None:
     """Check that the same members can read the training data and other data beside them."""
     _check_partitions(train, other, path)
-    _check_columns(train.spec(), other.spec(), path)
+    _check_columns(train, other, path)
     if getattr(other, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
         raise ConfigError(
             f"{path}: arrays in memory cannot be scored by members that read their data from "
@@ -394,9 +394,9 @@ def _check_partitions(train: Source, other: Source, path: str) -> None:
         )
 
 
-def _check_columns(train: Mapping[str, Any], other: Mapping[str, Any], path: str) -> None:
+def _check_columns(train: Source, other: Source, path: str) -> None:
     """Check that both or none of the two sources are by columns, with as many rows of X.T."""
-    are_columns = is_by_columns(train), is_by_columns(other)
+    are_columns = is_by_columns(train.spec()), is_by_columns(other.spec())
     if are_columns == (False, False):
         return
     if are_columns != (True, True):
@@ -405,10 +405,11 @@ def _check_columns(train: Mapping[str, Any], other: Mapping[str, Any], path: str
             f"{path}: the data are by {by[1]}, the training data by {by[0]}; give both by {by[0]}",
             path=path,
         )
-    if train["rows"] != other["rows"]:
+    here, there = (sum(block.rows or 0 for block in one.blocks()) for one in (train, other))
+    if here != there:
         raise ConfigError(
-            f"{path}: the data have {other['rows']} rows of features, targets and weights, the "
-            f"training data {train['rows']}; give both the same features, and weights to both or "
+            f"{path}: the data have {there} rows of features, targets and weights, the training "
+            f"data {here}; give both the same features, and weights to both or "
             "to none",
             path=path,
         )

@@ -54,7 +54,7 @@ COSTS: Final = "costs"
 #: What builds data without a file from their spec: classes, or functions. ``scored`` is in a spec
 #: beside another source's format.
 _BUILDERS: Final[dict[str, str]] = {
-    "arrays": "elasticml.data.readers.arrays:source_of",
+    "arrays": "elasticml.data.readers.arrays:ArraySource",
     "dask": "elasticml.data.readers.dask_partitions:DaskArraySource",
     "dask_table": "elasticml.data.readers.dask_tables:DaskTableSource",
     "frame": "elasticml.data.readers.frames:FrameSource",

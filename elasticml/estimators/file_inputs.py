@@ -11,19 +11,15 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.rows import rows_of_chunk
-from elasticml.data.readers.files import open_binary
 from elasticml.data.readers.tables import TableFormat
 from elasticml.data.source import (
     Source,
     infer_format,
-    known_suffixes,
     load_all,
-    source_from_spec,
     survey_all,
 )
-from elasticml.data.storage.untrusted_files import check_array_header
-from elasticml.errors import ConfigError, DataError, one_line
-from elasticml.models.row_input import RowInput, is_file
+from elasticml.errors import ConfigError, DataError
+from elasticml.models.row_input import RowInput, array_in, is_file, source_named
 
 #: Formats in which a column holds the labels.
 _TABLES: Final = ("csv", "parquet")
@@ -110,31 +106,13 @@ def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
             f"y or sample_weight is {path!r}, wanted an array or the path of an .npy file",
             key="path",
         )
-    try:
-        with open_binary(path) as file:
-            nbytes = file.seek(0, 2)
-            file.seek(0)
-            check_array_header(path, "", file, nbytes)
-            file.seek(0)
-            array: NDArray[Any] = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, DataError) as error:
-        raise DataError(
-            f"{path} is not a readable .npy file ({one_line(error)})", path=path
-        ) from None
-    return array
+    return np.array(array_in(path))
 
 
 def _source_named(name: str, y: Any) -> tuple[Source, Any]:
     """Return a file's source, and ``y``, which is None if it named the column of labels."""
-    kind = infer_format(name)
-    if kind is None:
-        raise ConfigError(
-            f"the name {name} does not imply a format (known are {', '.join(known_suffixes())}, "
-            ".npy, or a folder of such files): give a source, such as em.read_svmlight(path)",
-            path=name,
-        )
-    if kind not in _TABLES:
-        return source_from_spec({"format": kind, "path": name}), y
+    if infer_format(name) not in _TABLES:
+        return source_named(name), y
     if y is not None and not isinstance(y, str | int | np.integer):
         raise ConfigError(
             f"y of {name} is a {type(y).__name__}, wanted the name or index of its column of "
@@ -142,7 +120,7 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
             path=name,
         )
     label = -1 if y is None else y if isinstance(y, str) else int(y)
-    return source_from_spec({"format": kind, "path": name, "label": label}), None
+    return source_named(name, label=label), None
 
 
 def _rows(

@@ -5,7 +5,6 @@ Arrow and the readers of tables are imported when they are needed, not by every 
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,16 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import rows_of_chunk
-from elasticml.data.source import Source, infer_format, listed_once, read_block, source_from_spec
-from elasticml.data.storage.untrusted_files import check_regular, reading
+from elasticml.data.source import (
+    Source,
+    infer_format,
+    known_suffixes,
+    listed_once,
+    read_block,
+    source_from_spec,
+)
+from elasticml.data.storage.filesystem import local_path
+from elasticml.data.storage.untrusted_files import check_array_header, reading
 from elasticml.errors import ConfigError, DataError, one_line, shown
 
 if TYPE_CHECKING:
@@ -149,7 +156,7 @@ class RowInput:
             format, data = data.format, data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
         if name.endswith(".npy"):
-            rows = _array_in(name)
+            rows = array_in(name)
             n_rows = len(rows)
             for start in range(0, n_rows, 65_536):
                 yield Batch(X=self.matrix(rows[start : start + 65_536]))
@@ -161,7 +168,7 @@ class RowInput:
             raise ConfigError(
                 f"keep: {name or data!r} is not a table, so it has no columns to keep"
             )
-        yield from self._source_batches(data if not name else _source_named(name))
+        yield from self._source_batches(data if not name else source_named(name))
 
     def _table_batches(
         self, path: str, format: str, keep: Sequence[str], labelled: bool
@@ -256,23 +263,28 @@ class RowInput:
         )
 
 
-def _array_in(path: str) -> NDArray[Any]:
-    """Return the array in an ``.npy`` file, mapped if it is here."""
-    from elasticml.data.storage.filesystem import local_path, read_bytes
+def array_in(path: str) -> NDArray[Any]:
+    """Return the array in an ``.npy`` file, mapped if it is here.
 
-    check_regular(path)
-    local = local_path(path)
-    try:
-        with reading(path):
-            if local is not None and local.exists():
-                rows: NDArray[Any] = np.load(local, mmap_mode="r", allow_pickle=False)
-            else:
-                rows = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
-            return rows
-    except DataError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise ConfigError(f"{path} does not exist; name a file of rows", path=path) from None
-        raise
+    Raises
+    ------
+    ConfigError, DataError
+        When the file is missing, or is no array of real numbers or text.
+    """
+    from elasticml.data.readers.files import open_binary
+
+    with open_binary(path) as file, reading(path):
+        nbytes = file.seek(0, 2)
+        file.seek(0)
+        check_array_header(path, "", file, nbytes)
+        file.seek(0)
+        local = local_path(path)
+        rows: NDArray[Any] = (
+            np.load(file, allow_pickle=False)
+            if local is None
+            else np.load(local, mmap_mode="r", allow_pickle=False)
+        )
+    return rows
 
 
 def row_input_from_json(record: Mapping[str, Any]) -> RowInput:
@@ -373,12 +385,19 @@ def _framed(values: NDArray[Any], index: Any) -> Any:
     return kind(values, index=index)
 
 
-def _source_named(name: str) -> Source:
+def source_named(name: str, **options: Any) -> Source:
+    """Return the source of a file or folder whose name implies a format.
+
+    Raises
+    ------
+    ConfigError
+        When it implies none.
+    """
     kind = infer_format(name)
     if kind is None:
         raise ConfigError(
-            f"the name {name} does not imply a format (.csv, .parquet, .svm, .npz, .npy, or "
-            "a folder of such files); give a source, such as em.read_svmlight(path)",
+            f"the name {name} does not imply a format (known are {', '.join(known_suffixes())}, "
+            ".npy, or a folder of such files): give a source, such as em.read_svmlight(path)",
             path=name,
         )
-    return source_from_spec({"format": kind, "path": name})
+    return source_from_spec({"format": kind, "path": name, **options})

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self, get_args
 
 from numpy.typing import ArrayLike
+from pydantic import PrivateAttr
 
 from elasticml.data.chunks.by_columns import COLUMNS, check_by, rows_by_columns
-from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import (
-    cut_rows,
     rows_digest,
     rows_nbytes,
     rows_of_arrays,
     slice_rows,
 )
-from elasticml.data.dataset_stats import BlockSummary, DatasetStats
+from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.formats import Format
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import (
     BLOCK_BYTES,
     BlockInfo,
-    HeldOut,
     Source,
     resolve_chunk_bytes,
     survey_all,
@@ -31,11 +30,8 @@ from elasticml.data.source import (
 from elasticml.errors import ConfigError
 from elasticml.ids import format_size
 from elasticml.specification.settings_model import (
-    Count,
     Dtype,
     Index,
-    SettingsModel,
-    read_settings,
     unknown_choice,
 )
 
@@ -85,8 +81,16 @@ def from_arrays(
     check_by(by, dtype)
     build_rows = rows_by_columns if by == COLUMNS else rows_of_arrays
     rows = build_rows(X, y, sample_weight, name="X")
-    check_in_memory(rows_nbytes(rows, dtype), "arrays take")
-    return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
+    nbytes = rows_nbytes(rows, dtype)
+    check_in_memory(nbytes, "arrays take")
+    return ArraySource(
+        n_rows=len(rows.labels),
+        columns=rows.n_columns,
+        nbytes=nbytes,
+        digest=rows_digest(rows, dtype),
+        dtype=dtype,
+        by=by,
+    ).of(rows)
 
 
 def check_in_memory(nbytes: int, what: str) -> None:
@@ -99,135 +103,86 @@ def check_in_memory(nbytes: int, what: str) -> None:
         )
 
 
-def not_here(what: str) -> ConfigError:
-    """Return the error about data in the memory of another process."""
-    return ConfigError(
-        f"{what} in memory cannot be read again outside the client that created them; write them "
-        "to a shared path and name that"
-    )
+class MemorySource(Format):
+    """Rows in the client's memory, in blocks of about 8 MiB; in other processes their numbers."""
 
-
-class ArraysSpec(SettingsModel):
-    """What the spec of arrays in memory says: they are sent with the job."""
-
-    format: Literal["arrays"]
-    fingerprint: str
-    rows: Index
-    columns: Index
+    n_rows: Index
     nbytes: Index
-    dtype: Dtype = "float64"
-    n_columns: Count | None = None
-    by: Literal["rows", "columns"] = "rows"
-
-
-def source_of(spec: Mapping[str, Any]) -> ArraySource:
-    """Build a placeholder for arrays in memory: it lists its blocks, but cannot read them."""
-    told = read_settings(ArraysSpec, spec, "data")
-    return ArraySource(
-        rows=None,
-        shape=(told.rows, told.columns),
-        nbytes=told.nbytes,
-        dtype=told.dtype,
-        name=told.fingerprint,
-        n_columns=told.n_columns,
-        by=told.by,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ArraySource:
-    """Arrays in memory, in blocks of rows of about 8 MiB; readable only in the client process."""
-
-    #: None in a placeholder built from a spec.
-    rows: Rows | None
-    dtype: Dtype
-    #: Digest of the arrays; part of the fingerprint.
-    name: str
-    shape: tuple[int, int] = (0, 0)
-    nbytes: int = 0
-    n_columns: int | None = None
-    #: Whether the rows of chunks are examples ("rows") or features ("columns").
-    by: Literal["rows", "columns"] = "rows"
-
-    #: Blocks need no survey, and are not worth caching.
-    needs_survey: ClassVar[bool] = False
-    is_costly: ClassVar[bool] = False
-
-    def __repr__(self) -> str:
-        n_rows, columns, nbytes = self._sizes()
-        size = f"{n_rows} rows, {columns} columns, {format_size(nbytes)}"
-        return f"ArraySource({size}{', by columns' if self.by == COLUMNS else ''})"
+    #: Digest of the values.
+    digest: str
+    #: What has the rows; None in other processes than the client's.
+    _rows: Any = PrivateAttr(default=None)
 
     @property
     def is_in_memory(self) -> bool:
         """Whether the chunks must be sent with the job, as they cannot be read elsewhere."""
         return True
 
-    def spec(self) -> dict[str, Any]:
-        """Return shapes and digest in a JSON-able dict; the arrays are not included."""
-        n_rows, columns, nbytes = self._sizes()
-        return {
-            "format": "arrays",
-            "rows": n_rows,
-            "columns": columns,
-            "nbytes": nbytes,
-            "fingerprint": self.name,
-            "dtype": self.dtype,
-            "n_columns": self.n_columns,
-            # The spec determines chunk ids: data by rows keep the ids they had before this key.
-            **({"by": self.by} if self.by == COLUMNS else {}),
-        }
+    @property
+    def rows(self) -> Any:
+        """The rows; None where they are not."""
+        return self._rows
 
-    def with_columns(self, n_columns: int) -> Self:
-        """Return a source with ``n_columns`` columns; unchanged if by columns (then examples)."""
-        return self if self.by == COLUMNS else replace(self, n_columns=n_columns)
-
-    def with_stats(self, facts: DatasetStats) -> Self:
-        """Return a source that reads test data with the columns of the training data."""
-        return self.with_columns(facts.n_columns)
-
-    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
-        """Read and summarise a block; there is no need."""
-        return self.read(block, None, 1)[1]
+    def of(self, rows: Any) -> Self:
+        """Return the source in the client, which has the rows."""
+        made = self.model_copy()
+        made._rows = rows
+        return made
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits over the arrays and the options."""
-        return fingerprint(self.spec())
+        """Return 16 hex digits over the values and the options."""
+        return fingerprint(self.options())
 
     def blocks(self) -> list[BlockInfo]:
         """Return blocks, which are ranges of rows."""
-        n_rows, columns, nbytes = self._sizes()
-        step = self._rows_per_block()
+        step = self._step()
+        sizes = [min(step, self.n_rows - at) for at in range(0, self.n_rows, step)]
+        columns = getattr(self, "columns", None)
         return [
-            BlockInfo(
-                index=i,
-                nbytes=nbytes * min(step, n_rows - at) // n_rows,
-                rows=min(step, n_rows - at),
-                columns=columns,
-            )
-            for i, at in enumerate(range(0, n_rows, step))
+            BlockInfo(index=i, nbytes=self.nbytes * n // self.n_rows, rows=n, columns=columns)
+            for i, n in enumerate(sizes)
         ]
 
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Partition one range of rows into chunks; raises ConfigError in a placeholder."""
-        if self.rows is None:
-            raise not_here("arrays")
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        start = block * self._rows_per_block()
-        part = slice_rows(self.rows, start, start + self._rows_per_block())
-        return cut_rows(part, self.n_columns, self.fingerprint(), block, size, self.dtype)
+    def _range(self, block: int) -> tuple[int, int]:
+        """Return the first row of a block, and the one after its last.
 
-    def _sizes(self) -> tuple[int, int, int]:
-        """Return the numbers of rows, columns and bytes."""
-        if self.rows is None:
-            return *self.shape, self.nbytes
-        return len(self.rows.labels), self.rows.n_columns, rows_nbytes(self.rows, self.dtype)
+        Raises
+        ------
+        ConfigError
+            When the rows are in another process.
+        """
+        if self._rows is None:
+            raise ConfigError(
+                "rows in memory cannot be read again outside the client that has them; write them "
+                "to a shared path and name that"
+            )
+        return block * self._step(), min((block + 1) * self._step(), self.n_rows)
 
-    def _rows_per_block(self) -> int:
-        n_rows, _, nbytes = self._sizes()
-        return max(1, n_rows * BLOCK_BYTES // max(1, nbytes))
+    def _step(self) -> int:
+        return max(1, self.n_rows * BLOCK_BYTES // max(1, self.nbytes))
+
+
+class ArraySource(MemorySource):
+    """Arrays in the client's memory. Made by :func:`from_arrays`."""
+
+    format = "arrays"
+
+    columns: Index
+    #: Whether the rows of chunks are examples ("rows") or features ("columns").
+    by: Literal["rows", "columns"] = "rows"
+
+    def __repr__(self) -> str:
+        size = f"{self.n_rows} rows, {self.columns} columns, {format_size(self.nbytes)}"
+        return f"ArraySource({size}{', by columns' if self.by == COLUMNS else ''})"
+
+    def with_columns(self, n_columns: int) -> Self:
+        """Return a source with ``n_columns`` columns; unchanged if by columns (then examples)."""
+        return self if self.by == COLUMNS else super().with_columns(n_columns)
+
+    def rows_of(self, block: int) -> Iterator[Rows]:
+        """Yield a range of rows."""
+        start, stop = self._range(block)
+        yield slice_rows(self.rows, start, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class DaskTableSource(DaskSource, TableFormat):
     #: Columns that come from collections of their own, such as the labels; the last of ``names``.
     joined: tuple[str, ...] = ()
 
-    def columns(self) -> TableColumns:
+    def roles(self) -> TableColumns:
         """Return the roles and types of the columns."""
         return resolve_columns(self.names, self.types, self, self.path)
 
@@ -60,7 +60,7 @@ class DaskTableSource(DaskSource, TableFormat):
 
     def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
         """Return the statistics of a partition on which the encoding depends."""
-        table = self._table(block, parts, columns_of_survey(self, self.columns()))
+        table = self._table(block, parts, columns_of_survey(self, self.roles()))
         return self.surveyed(block, [(table, "row {}".format)], partition_title(block), held)
 
     def _table(self, block: int, parts: Sequence[Any], names: Sequence[str]) -> Any:
@@ -137,7 +137,7 @@ def table_source(
         joined=tuple(vectors),
         **options,
     )
-    made.columns()  # the roles must fit
+    made.roles()  # the roles must fit
     return made.of(graph, (*(X if isinstance(X, list) else [X]), *vectors.values()))
 
 

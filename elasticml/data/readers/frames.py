@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pydantic import PrivateAttr
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.dataset_stats import BlockSummary
-from elasticml.data.readers.arrays import check_in_memory, not_here
-from elasticml.data.readers.files import fingerprint
+from elasticml.data.readers.arrays import MemorySource, check_in_memory
 from elasticml.data.readers.table_encoding import (
     Place,
     TableColumns,
@@ -26,58 +24,28 @@ from elasticml.data.readers.table_encoding import (
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableFormat, roles_of_vectors
-from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut, survey_all
+from elasticml.data.source import BLOCK_BYTES, HeldOut, survey_all
 from elasticml.errors import DataError
-from elasticml.specification.settings_model import Index
 
 
-class FrameSource(TableFormat):
-    """Rows of a frame in the client's memory, in blocks of about 8 MiB."""
+class FrameSource(MemorySource, TableFormat):
+    """A frame in the client's memory. Made by :func:`from_frame`."""
 
     format = "frame"
     reader = "from_frame"
 
     path: str = "the frame"
-    n_rows: Index
-    nbytes: Index
-    #: Digest of the values.
-    digest: str
-    #: The Arrow table; None in a placeholder, which lists the blocks of rows that were sent.
-    _table: Any = PrivateAttr(default=None)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether the chunks must be sent with the job, as they cannot be read elsewhere."""
-        return True
-
-    @property
-    def rows(self) -> Any:
-        """The table; None in a placeholder."""
-        return self._table
 
     @property
     def needs_survey(self) -> bool:
         """Whether the encoding was not fitted yet; never in a placeholder."""
-        return self._table is not None and super().needs_survey
+        return self.rows is not None and super().needs_survey
 
-    def fingerprint(self) -> str:
-        """Return 16 hex digits over the values and the options."""
-        return fingerprint(self.options())
-
-    def columns(self) -> TableColumns:
+    def roles(self) -> TableColumns:
         """Return the roles and types of the columns."""
-        schema = self._here().schema
+        schema = self.rows.schema
         types = [type_of_arrow(kind) for kind in schema.types]
         return resolve_columns(schema.names, types, self, self.path)
-
-    def blocks(self) -> list[BlockInfo]:
-        """Return blocks, which are ranges of rows."""
-        step = self._step()
-        sizes = [min(step, self.n_rows - at) for at in range(0, self.n_rows, step)]
-        return [
-            BlockInfo(index=i, nbytes=self.nbytes * n // self.n_rows, rows=n)
-            for i, n in enumerate(sizes)
-        ]
 
     def rows_of(self, block: int) -> Iterator[Rows]:
         """Return the encoded rows of a block."""
@@ -87,17 +55,9 @@ class FrameSource(TableFormat):
         """Return the statistics of one block on which the encoding depends."""
         return self.surveyed(block, [self._part(block)], self.path, held)
 
-    def _step(self) -> int:
-        return max(1, self.n_rows * BLOCK_BYTES // max(1, self.nbytes))
-
     def _part(self, block: int) -> tuple[Any, Place]:
-        start = block * self._step()
-        return self._here().slice(start, self._step()), lambda row: f"row {start + row}"
-
-    def _here(self) -> Any:
-        if self._table is None:
-            raise not_here("frames")
-        return self._table
+        start, stop = self._range(block)
+        return self.rows.slice(start, stop - start), lambda row: f"row {start + row}"
 
 
 def from_frame(
@@ -146,7 +106,7 @@ def from_frame(
         raise DataError("the frame holds no rows, wanted at least one")
     check_in_memory(table.nbytes, "the frame takes")
     made = _source(table, digest=_digest(table), label=roles[0], weight=roles[1], **options)
-    made.columns()  # the roles must fit
+    made.roles()  # the roles must fit
     return made
 
 
@@ -154,9 +114,7 @@ from_pandas = from_frame
 
 
 def _source(table: Any, **options: Any) -> FrameSource:
-    made = FrameSource(n_rows=table.num_rows, nbytes=table.nbytes, **options)
-    made._table = table
-    return made
+    return FrameSource(n_rows=table.num_rows, nbytes=table.nbytes, **options).of(table)
 
 
 def encoded_frame(X: Any) -> tuple[Any, TableEncoder]:

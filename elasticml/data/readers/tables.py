@@ -54,9 +54,9 @@ class TableFormat(Format, TableOptions):
         """Whether the encoding depends on all blocks and was not fitted yet."""
         if self.encoder is not None:
             return False
-        return bool(self.categorical or needs_statistics(self, self.columns()))
+        return bool(self.categorical or needs_statistics(self, self.roles()))
 
-    def columns(self) -> TableColumns:
+    def roles(self) -> TableColumns:
         """Return the roles and types of the columns."""
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ class TableFormat(Format, TableOptions):
 
     def _fit(self, surveys: Mapping[str, ColumnSurvey]) -> TableEncoder:
         cells = {**self._texts(), **(self.words or {})}
-        return fit_encoder(self, self.columns(), surveys, self.path, cells)
+        return fit_encoder(self, self.roles(), surveys, self.path, cells)
 
     def _texts(self) -> Mapping[str, str]:
         """Return the first cell of each column of text."""
@@ -136,7 +136,7 @@ class TableFormat(Format, TableOptions):
             rows=sum(table.num_rows for table, _ in tables),
             n_columns=0,
             layout=Layout(kind="dense", dtype=self.dtype, n_columns=0),
-            columns=survey_table(tables, self, self.columns(), path, words, held),
+            columns=survey_table(tables, self, self.roles(), path, words, held),
         )
 
     def encoded(self, tables: Iterable[tuple[Any, Place]], path: str) -> Iterator[Rows]:

@@ -196,7 +196,7 @@ class TableSource(FileFormat, TableFormat):
 
     def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Return the statistics of one block on which the encoding depends."""
-        columns, files = self.columns(), self.files
+        columns, files = self.roles(), self.files
         at = files.block(block)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
         words = Words(refused=columns.numeric)
@@ -219,7 +219,7 @@ class TableSource(FileFormat, TableFormat):
         """Return the columns on which the encoding depends."""
         return columns_of_survey(self, columns)
 
-    def columns(self) -> TableColumns:
+    def roles(self) -> TableColumns:
         """Return the roles and types of the columns, as the first file has them."""
         names, types = self._columns_of(self.files.files[0])
         return resolve_columns(names, types, self, self.path, self._separated())
@@ -288,7 +288,7 @@ class CsvSource(TableSource):
         """Whether the encoding depends on all blocks and was not fitted yet."""
         if self.encoder is not None:
             return False
-        columns = self.columns()
+        columns = self.roles()
         # A word among the numbers may be in any row.
         is_open = set(columns.used) - columns.numeric
         return super().needs_survey or any(

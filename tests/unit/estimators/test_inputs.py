@@ -156,7 +156,7 @@ def test_paths_take_files(folder):
         (("rows.text",), ConfigError, "rows.text does not imply a format"),
         (("last.csv", np.zeros(120)), ConfigError, "y of .*last.csv is a ndarray, wanted the name"),
         (("X.npy", "labels"), ConfigError, "wanted an array or the path of an .npy file"),
-        (("broken.npy", np.zeros(3)), DataError, "broken.npy is not a readable .npy file"),
+        (("broken.npy", np.zeros(3)), DataError, "broken.npy: cannot be read"),
         (("X.npy",), ValueError, "requires y to be passed"),
         (("header.csv",), DataError, "header.csv holds no examples, wanted at least one"),
         (("words.csv",), DataError, "y of row 0 is 'yes', wanted a number"),

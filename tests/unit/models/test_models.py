@@ -436,5 +436,5 @@ def test_rows_of_a_remote_array_are_predicted_and_a_missing_one_is_named() -> No
         np.save(file, np.eye(3))
     assert model.predict("memory://models/rows.npy").tolist() == model.predict(np.eye(3)).tolist()
     for missing in ("memory://models/none.npy", "none.npy"):
-        with pytest.raises(ConfigError, match=f"^{missing} does not exist"):
+        with pytest.raises(ConfigError, match=f"^data file {missing} does not exist"):
             model.predict(missing)

@@ -40,7 +40,6 @@ def test_a_source_without_arrays_knows_the_blocks_and_another_cut_changes_the_fi
     assert (again.blocks(), again.fingerprint()) == (source.blocks(), source.fingerprint())
     assert (source.blocks()[0].rows, source.blocks()[0].columns) == (4, 7)
     assert from_arrays(np.vstack([X.T, Y]), [0, 1, 2, -1]).fingerprint() != source.fingerprint()
-    assert "by" not in from_arrays(X, Y).spec()
 
 
 def test_test_data_with_other_examples_keep_all_of_them():

@@ -186,5 +186,5 @@ def test_what_is_no_frame_or_does_not_fit_is_refused() -> None:
     there: Any = source_from_spec(json.loads(json.dumps(source.spec())))
     assert (there.fingerprint(), there.needs_survey) == (source.fingerprint(), False)
     assert there.blocks() == source.blocks()
-    with pytest.raises(ConfigError, match="frames in memory cannot be read again"):
+    with pytest.raises(ConfigError, match="rows in memory cannot be read again"):
         there.read(0, None, 1)
