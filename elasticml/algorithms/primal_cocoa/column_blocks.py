@@ -67,11 +67,6 @@ class DiagonalHessian:
     #: (n,) curvatures of the loss; None if all are one.
     h: F64 | None
 
-    @property
-    def curvatures(self) -> F64:
-        """The curvatures, as kernels take them."""
-        return sweep_kernels.NO_CURVATURES if self.h is None else self.h
-
     @cached_property
     def h_root(self) -> F64:
         """(n,) curvatures times square roots."""
@@ -85,22 +80,6 @@ class DiagonalHessian:
     def times(self, v: F64) -> F64:
         """Return the curvatures times ``v``, (n,)."""
         return v if self.h is None else self.h * v
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuadraticModel:
-    """The constants of a member's local quadratic problem, without the slope at its start."""
-
-    hessian: DiagonalHessian
-    penalty: Penalty
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnMoments:
-    """Columns' means and squared norms, (n_rows,) each, weighted by curvatures."""
-
-    means: F64
-    norms: F64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,38 +128,22 @@ class ColumnBlock:
         out[self.chunk.state[NORMS][features] == 0.0] = 0.0
         return out
 
-    def weighted_moments(self, hessian: DiagonalHessian, *, centred: bool) -> ColumnMoments:
-        """Return these columns' moments, weighted by curvatures."""
-        state = self.chunk.state
-        if hessian.h is None:
-            return ColumnMoments(means=state[MEANS], norms=state[NORMS])
-        moments = ColumnMoments(means=state[MEANS].copy(), norms=state[NORMS].copy())
-        sweep_kernels.weigh(self.alive(), self._weighted(hessian, moments), centred, FLAT)
-        return moments
-
-    def sweep(
-        self,
-        features: I64,
-        w: F64,
-        u: F64,
-        shift: float,
-        quadratic: QuadraticModel,
-        of: ColumnMoments,
-    ) -> float:
-        """Minimise over each of these coordinates of ``w`` (n_rows,); return the new shift."""
-        columns = self._weighted(quadratic.hessian, of)
-        return sweep_kernels.sweep(features, columns, quadratic.penalty, w, u, shift)
-
-    def _weighted(self, hessian: DiagonalHessian, of: ColumnMoments) -> WeightedColumns:
-        return WeightedColumns(
+    def weighted(self, hessian: DiagonalHessian, *, centred: bool) -> WeightedColumns:
+        """Return these columns for sweeps, their means and squared norms weighted by curvatures."""
+        columns = WeightedColumns(
             place=self.place,
-            means=of.means,
-            norms=of.norms,
+            means=self.chunk.state[MEANS],
+            norms=self.chunk.state[NORMS],
             root=hessian.root,
-            h=hessian.curvatures,
+            h=sweep_kernels.NO_CURVATURES if hessian.h is None else hessian.h,
             h_root=hessian.h_root,
             total=hessian.total,
         )
+        if hessian.h is None:
+            return columns
+        columns = columns._replace(means=columns.means.copy(), norms=columns.norms.copy())
+        sweep_kernels.weigh(self.alive(), columns, centred, FLAT)
+        return columns
 
 
 # Values that are too large show as squares that are not finite; targets are measured needlessly.
@@ -263,8 +226,7 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         begin(chunk, *measure(chunk, one, 1.0, centred=False))
         block, w, r = ColumnBlock.of(chunk), np.zeros(1), np.ones(1)
         for h in (None, one):
-            hessian = DiagonalHessian(root=one, h=h)
-            quadratic = QuadraticModel(hessian=hessian, penalty=Penalty(a1=0.5, a2=0.0))
-            of = block.weighted_moments(hessian, centred=True)
-            block.sweep(block.features, w, r, 0.0, quadratic, of)
+            columns = block.weighted(DiagonalHessian(root=one, h=h), centred=True)
+            penalty = Penalty(a1=0.5, a2=0.0)
+            sweep_kernels.sweep(block.features, columns, penalty, w, r, 0.0)
         block.correlations(block.features, r, 1.0)

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.primal_cocoa.column_blocks import (
-    ColumnBlock,
-    ColumnMoments,
-    DiagonalHessian,
-    QuadraticModel,
-)
+from elasticml.algorithms.primal_cocoa import sweep_kernels
+from elasticml.algorithms.primal_cocoa.column_blocks import ColumnBlock, DiagonalHessian
+from elasticml.algorithms.primal_cocoa.sweep_kernels import WeightedColumns
 from elasticml.arrays import F64, I64
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.ids import ChunkId
@@ -145,12 +142,13 @@ class LocalDescent:
     blocks: Sequence[ColumnBlock]
     #: By chunk, (n_rows,) each; changed in place.
     coefs: dict[ChunkId, F64]
-    #: By chunk: its columns' moments, weighted by curvatures.
-    moments: Mapping[ChunkId, ColumnMoments]
+    #: By chunk: its columns, weighted by curvatures.
+    columns: Mapping[ChunkId, WeightedColumns]
     #: (n,) the slope ``r / sigma' - H A dw``, without the shift, a multiple of ``h_root``.
     u: F64
-    #: With penalties divided by sigma'.
-    quadratic: QuadraticModel
+    hessian: DiagonalHessian
+    #: Divided by sigma'.
+    penalty: Penalty
     shift: float = 0.0
     visited: int = 0
     _by_id: dict[ChunkId, ColumnBlock] = field(init=False)
@@ -165,8 +163,7 @@ class LocalDescent:
             dead = np.setdiff1d(np.flatnonzero(w), block.alive(), assume_unique=True)
             if dead.size:
                 # An infinite a1 sets every coefficient to zero.
-                out = self.quadratic.penalty._replace(a1=math.inf)
-                self._sweep(block, dead, replace(self.quadratic, penalty=out))
+                self._sweep(block, dead, self.penalty._replace(a1=math.inf))
 
     def run(self, epochs: float, rng: np.random.Generator) -> None:
         """Run this number of epochs over all columns, each followed by sweeps over the support."""
@@ -183,7 +180,7 @@ class LocalDescent:
             features = rng.permutation(block.alive())
             if share < 1.0:
                 features = features[: math.ceil(share * features.size)]
-            self._sweep(block, features, self.quadratic)
+            self._sweep(block, features, self.penalty)
         self._refine(rng)
 
     def _refine(self, rng: np.random.Generator) -> None:
@@ -195,7 +192,7 @@ class LocalDescent:
         columns = sum(block.features.size for block in self.blocks)
         for _ in range(min(SWEEPS, WORK * columns // support)):
             for k in rng.permutation(len(parts)):
-                self._sweep(parts[k][0], parts[k][1], self.quadratic)
+                self._sweep(parts[k][0], parts[k][1], self.penalty)
         self._step()
 
     def _support(self) -> list[tuple[ColumnBlock, I64]]:
@@ -208,14 +205,14 @@ class LocalDescent:
     def _step(self) -> None:
         """Step towards the minimum with the coefficients' present signs."""
         parts = self._support()
-        hessian = self.quadratic.hessian
-        means = [self.moments[block.chunk.id].means[some] for block, some in parts]
+        hessian = self.hessian
+        means = [self.columns[block.chunk.id].means[some] for block, some in parts]
         columns = SupportColumns.of(parts, np.concatenate(means), hessian) if parts else None
         if columns is None:
             return
         w = np.concatenate([self.coefs[block.chunk.id][some] for block, some in parts])
         u = self.u + self.shift * hessian.h_root
-        new, products = orthant_step(columns, w, u, self.quadratic.penalty)
+        new, products = orthant_step(columns, w, u, self.penalty)
         self.u = u - hessian.times(columns.image(new - w))
         self.shift = 0.0
         self.visited += 2 * products * w.size
@@ -223,9 +220,9 @@ class LocalDescent:
         for (block, some), values in zip(parts, np.split(new, ends), strict=True):
             self.coefs[block.chunk.id][some] = values
 
-    def _sweep(self, block: ColumnBlock, features: I64, quadratic: QuadraticModel) -> None:
+    def _sweep(self, block: ColumnBlock, features: I64, penalty: Penalty) -> None:
         self.visited += features.size
         id = block.chunk.id
-        self.shift = block.sweep(
-            features, self.coefs[id], self.u, self.shift, quadratic, self.moments[id]
+        self.shift = sweep_kernels.sweep(
+            features, self.columns[id], penalty, self.coefs[id], self.u, self.shift
         )

@@ -21,7 +21,6 @@ from elasticml.algorithms.primal_cocoa.column_blocks import (
     SLOPES,
     ColumnBlock,
     DiagonalHessian,
-    QuadraticModel,
     measure,
 )
 from elasticml.algorithms.primal_cocoa.local_descent import LocalDescent
@@ -111,18 +110,16 @@ class PrimalCocoaSolver:
         descent = LocalDescent(
             blocks=list(blocks.values()),
             coefs={chunk.id: COEFS.values(chunk).copy() for chunk in up_to_date},
-            moments={
-                c.id: blocks[c.id].weighted_moments(hessian, centred=centred)
+            columns={
+                c.id: blocks[c.id].weighted(hessian, centred=centred)
                 for c in stream_chunks(up_to_date)
             },
             u=residual / sigma,
-            quadratic=QuadraticModel(
-                hessian=hessian,
-                penalty=Penalty(
-                    a1=float(work.parameters["a1"]) / sigma,
-                    a2=float(work.parameters["a2"]) / sigma,
-                    positive=self._settings.positive,
-                ),
+            hessian=hessian,
+            penalty=Penalty(
+                a1=float(work.parameters["a1"]) / sigma,
+                a2=float(work.parameters["a2"]) / sigma,
+                positive=self._settings.positive,
             ),
         )
         descent.clear_screened()
@@ -150,7 +147,7 @@ class PrimalCocoaSolver:
 
     def _moved(self, descent: LocalDescent, first: F64) -> F64:
         """Return the change of the predictions since the slope was ``first``, (n,)."""
-        hessian = descent.quadratic.hessian
+        hessian = descent.hessian
         if hessian.h is None:
             return first - descent.u - descent.shift * hessian.root
         adjoint, offset = make_adjoint(self._facts.layout, first.size), 0.0
@@ -158,7 +155,7 @@ class PrimalCocoaSolver:
             step = COEFS.step(block.chunk)
             if step.any():
                 adjoint.add(block.chunk, step)
-                offset += float(descent.moments[block.chunk.id].means @ step)
+                offset += float(descent.columns[block.chunk.id].means @ step)
         moved = np.zeros(first.size)
         adjoint.result(moved)
         return moved - offset * hessian.root
