@@ -338,7 +338,7 @@ def test_changes_that_prevent_resuming_are_refused_in_one_line(tmp_path: Path) -
     run(record(place, BATCH_GRADIENT))
     with pytest.raises(ConfigError, match=r"another job: algorithm\.l2 was 0\.01, is 0\.5"):
         run(resumed(place, {**BATCH_GRADIENT, "l2": 0.5}))
-    with pytest.raises(ConfigError, match=r"another job: data\.fingerprint was"):
+    with pytest.raises(ConfigError, match=r"another job: data\.digest was"):
         run(resumed(place, BATCH_GRADIENT), source=rows(seed=4))
     with pytest.raises(ConfigError, match=r"there is no readable checkpoint in"):
         run(resumed(tmp_path / "nowhere", BATCH_GRADIENT))
