@@ -66,6 +66,8 @@ class Format(SettingsModel):
     suffixes: ClassVar[tuple[str, ...]] = ()
     #: The function that makes a source, for messages and documentation.
     reader: ClassVar[str] = ""
+    #: The call that gives data again that only the client has; "" for files.
+    given_again: ClassVar[str] = ""
 
     dtype: Dtype = "float64"
     n_columns: Width = None

@@ -365,7 +365,7 @@ def _check_beside(train: Source, other: Source, path: str) -> None:
     _check_columns(train, other, path)
     if getattr(other, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
         raise ConfigError(
-            f"{path}: arrays in memory cannot be scored by members that read their data from "
+            f"{path}: rows in memory cannot be scored by members that read their data from "
             "files; write them to a file",
             path=path,
         )

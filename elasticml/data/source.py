@@ -163,6 +163,12 @@ def source_from_spec(spec: Mapping[str, Any], path: str = "data") -> Source:
     return listed_once(kind.of_spec(spec, path))
 
 
+def how_to_give_again(format: object) -> str:
+    """Return the call that gives data again that only the client has; "" for other formats."""
+    builder = _BUILDERS.get(format) if isinstance(format, str) else None
+    return getattr(load_object(builder), "given_again", "") if builder else ""
+
+
 def unlisted(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec without the listings of its files, and of those of the rows beside them."""
     kept = {key: value for key, value in spec.items() if key != FILES}

@@ -14,8 +14,9 @@ from elasticml.data.source import (
     FILE_FORMATS,
     Source,
     format_named,
+    how_to_give_again,
     infer_format,
-    source_from_spec,
+    listed_once,
 )
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, shown
@@ -419,23 +420,27 @@ def _check_together(job: JobFile) -> None:
 
 def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:
     spec = _readers_part(section, folder)
-    if spec.get("format") == "arrays":
-        raise ConfigError(
-            "data.format: arrays in memory have no file; write them to one and name it, or start "
-            "the job from Python",
-            path="data.format",
-        )
     if spec.get("format") is None:
         raise ConfigError(
             f"data.format: left out, and the name {shown(spec.get('path'))} does not imply one; "
             f"wanted one of {', '.join(FILE_FORMATS)}",
             path="data.format",
         )
-    format_named(spec["format"])
     test = section.get("test")
-    if test is None:
-        return source_from_spec(spec), None
-    return source_from_spec(spec), _beside(spec, test, folder, "data.test")
+    beside = None if test is None else _beside(spec, test, folder, "data.test")
+    return _file_source(spec, "data"), beside
+
+
+def _file_source(spec: Mapping[str, Any], path: str) -> Source:
+    """Return a source of files, or of generated rows."""
+    call = how_to_give_again(spec["format"])
+    if call:
+        raise ConfigError(
+            f"{path}.format: data in memory have no file; write them to one and name it, or start "
+            f"the job from Python with {call}",
+            path=f"{path}.format",
+        )
+    return listed_once(format_named(spec["format"], path).of_spec(spec, path))
 
 
 def _beside(spec: Mapping[str, Any], other: object, folder: Path, key: str) -> Source:
@@ -456,7 +461,7 @@ def _beside(spec: Mapping[str, Any], other: object, folder: Path, key: str) -> S
         raise ConfigError(f"{key}: got {shown(other)}, wanted a path or a mapping", path=key)
     inherits = other.get("format", spec["format"]) == spec["format"]
     shared = {name: value for name, value in spec.items() if inherits and name != "labels"}
-    return source_from_spec({**shared, **_with_path(other, folder)}, key)
+    return _file_source({**shared, **_with_path(other, folder)}, key)
 
 
 def _validate(value: object, section: Mapping[str, Any], folder: Path) -> Validate | None:

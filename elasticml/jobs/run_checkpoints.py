@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from elasticml.data.source import how_to_give_again
 from elasticml.data.storage.filesystem import exists, is_url, join, names, remove
 from elasticml.errors import ConfigError, ElasticmlError
 from elasticml.jobs.rpc import JobOutcome
@@ -25,12 +26,6 @@ CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
 CheckpointSetting = Checkpoint | Literal[False]
 #: Subdirectory of a run directory that holds the checkpoints.
 FOLDER = "checkpoint"
-#: How to give data again that no process but the client has, by their format.
-DATA_IN_MEMORY = {
-    "arrays": "em.from_arrays(X, y)",
-    "dask": "em.from_dask(X, y)",
-    "dask_table": "em.from_dask(frame, label=...)",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +145,8 @@ def lost_data(record: JobRecord) -> dict[str, str]:
     """Return how to give again the data and test data of a job that were in memory alone."""
     test = (record.data.get("scored") or {}).get("test") or {}
     formats = {"data": record.data.get("format"), "test": test.get("format")}
-    again = {name: DATA_IN_MEMORY.get(str(format)) for name, format in formats.items()}
-    return {name: call for name, call in again.items() if call is not None}
+    again = {name: how_to_give_again(format) for name, format in formats.items()}
+    return {name: call for name, call in again.items() if call}
 
 
 def resume_call(path: str | Path, record: JobRecord) -> str:

@@ -86,7 +86,7 @@ class Simulation:
             source = source_from_spec(job.data)
         if getattr(source, "is_in_memory", False) and getattr(source, "rows", None) is None:
             raise ConfigError(
-                "arrays in memory can be simulated only in their own process; pass their source"
+                "rows in memory can be simulated only in their own process; pass their source"
             )
         if getattr(source, "is_in_memory", False):
             source = survey_all(source)

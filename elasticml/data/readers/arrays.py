@@ -166,6 +166,7 @@ class ArraySource(MemorySource):
     """Arrays in the client's memory. Made by :func:`from_arrays`."""
 
     format = "arrays"
+    given_again = "em.from_arrays(X, y)"
 
     columns: Index
     #: Whether the rows of chunks are examples ("rows") or features ("columns").

@@ -148,6 +148,7 @@ class DaskArraySource(DaskSource):
     """Partitions of a Dask array, its labels and weights."""
 
     format = "dask"
+    given_again = "em.from_dask(X, y)"
 
     #: Rows of each partition; None: unknown until it is read.
     rows: tuple[Index | None, ...]

@@ -35,6 +35,7 @@ class DaskTableSource(DaskSource, TableFormat):
     """Partitions of a Dask dataframe, of a bag of records, or of delayed tables."""
 
     format = "dask_table"
+    given_again = "em.from_dask(frame, label=...)"
 
     path: str = "the Dask collection"
     #: Number of partitions.

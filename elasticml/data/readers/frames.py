@@ -33,6 +33,7 @@ class FrameSource(MemorySource, TableFormat):
 
     format = "frame"
     reader = "from_frame"
+    given_again = "em.from_frame(frame, label=...)"
 
     path: str = "the frame"
 

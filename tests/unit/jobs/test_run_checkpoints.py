@@ -54,6 +54,12 @@ def test_a_job_from_python_keeps_none_by_default(tmp_path):
         ("arrays", "arrays", ", data=em.from_arrays(X, y), test=em.from_arrays(X, y)"),
         ("csv", "arrays", ", test=em.from_arrays(X, y)"),
         ("dask", "csv", ", data=em.from_dask(X, y)"),
+        (
+            "frame",
+            "frame",
+            ", data=em.from_frame(frame, label=...), test=em.from_frame(frame, label=...)",
+        ),
+        ("dask_table", None, ", data=em.from_dask(frame, label=...)"),
         ("csv", None, ""),
     ],
 )

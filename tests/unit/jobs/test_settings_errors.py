@@ -123,7 +123,15 @@ def letters(**settings: Any) -> dict[str, Any]:
         ({"data": None}, "data is missing; such as data: {format: svmlight"),
         ({"algorithm": None}, "algorithm is missing; such as algorithm: {name: batch_gradient}"),
         ({"data": {"format": ["csv"]}}, "data.format: got ['csv']; did you mean"),
-        ({"data": {"format": "arrays"}}, "data.format: arrays in memory have no file"),
+        (
+            {"data": {"format": "arrays"}},
+            "data.format: data in memory have no file; write them to one and name it, or start "
+            "the job from Python with em.from_arrays(X, y)",
+        ),
+        ({"data": {"format": "frame"}}, "from Python with em.from_frame(frame, label=...)"),
+        ({"data": {"format": "dask_table"}}, "from Python with em.from_dask(frame, label=...)"),
+        (letters(test={"format": "frame"}), "data.test.format: data in memory have no file"),
+        ({"validate": {"data": {"format": "dask"}}}, "validate.data.format: data in memory"),
         (
             {"algorithm": {"name": "cocoa", "mode": "paper", "aggregation": "line_search"}},
             "algorithm.aggregation: mode: paper adds with a fixed gamma",

@@ -265,7 +265,7 @@ def check_sources(source: Source) -> None:
     """
     if getattr(source, "is_in_memory", False):
         raise ConfigError(
-            "data: arrays in memory are lost when the client exits; write them to a file on "
+            "data: rows in memory are lost when the client exits; write them to a file on "
             "hdfs:// or on a path that all nodes share, and name that",
             path="data",
         )
