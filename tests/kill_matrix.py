@@ -1,39 +1,39 @@
 """The kill matrix: which tests find which small wrong changes (mutants) of the package.
 
     python tests/kill_matrix.py reach [--only tests/unit/data]
-    python tests/kill_matrix.py draw --seed 1
+    python tests/kill_matrix.py draw --seed 1 --count 90
     python tests/kill_matrix.py run --seed 1 --minutes 60
     python tests/kill_matrix.py report --seed 1
 
-``reach`` runs each test file in a process of its own and writes to ``runs/reach.json`` which test
-calls which functions: a function's first call in a test appends a line, so that killed processes
-count, too. ``draw`` writes 200 mutants to ``tests/frozen/mutants-1.jsonl``, after the commit that
-they are of: the same number from a thousand lines of each room. ``run`` goes on with the first
-mutant without a result. One process, with libraries imported and elasticml not, runs the in-process
-tests that call the mutated function, the quickest files first: to the end for 120 usual seconds,
-the slower ones until one fails (``--first``: all until one fails). A kernel is called compiled;
-tests that call functions that name it stand for its own. ``run --real`` then runs the files of real
-processes for the mutants that nothing has found. A test that takes ten times its file's longest is
-ended, and has found the mutant. Results are written after each mutant, whole, so that ``run`` can
-be interrupted.
+``reach`` runs each in-process test file in a process of its own and writes to ``runs/reach.jsonl``
+which test calls which functions. ``draw`` writes mutants to ``tests/frozen/mutants-1.jsonl``, after
+the commit that they are of: the same number from a thousand lines of each room. ``run`` goes on
+with the first mutant without a result. It runs the tests that call the mutated function, those of
+the quickest files first, until one fails. A kernel is called compiled; tests that call functions
+that name it stand for its own. A test that takes ten times its usual time is ended, and has found
+the mutant. Tests beyond ``SECONDS_MAX`` usual seconds are not run: such a mutant is not found
+``within the limit``.
 
-The frozen digests are left out: they notice any change, right or wrong.
+Libraries are imported once. Results are written as they come, so that each command can be
+interrupted, and goes on where it was. Slow tests and the frozen digests are left out; the latter
+notice any change, right or wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import contextlib
 import copy
 import functools
 import importlib
 import itertools
 import json
-import math
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -43,22 +43,38 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-REACH: Final = ROOT / "runs" / "reach.json"
+REACH: Final = ROOT / "runs" / "reach.jsonl"
 #: Imported once, so that processes that run tests need not do so.
-LIBRARIES: Final = "hypothesis.stateful numba numpy pydantic scipy.sparse distributed".split()
-#: A test may always take this long; a process of a file this long besides.
-SECONDS_MIN: Final = 30.0
-#: Where a process and those that it starts append the functions that they call.
-CALLS: Final = "KILL_MATRIX_CALLS"
-DIGESTS: Final = ("tests/test_frozen_behaviour.py",)
-#: Usual seconds of the tests that are run to the end, whatever they find.
-WHOLE_S: Final = 120.0
+LIBRARIES: Final = (
+    "hypothesis.stateful numba numpy pydantic scipy.sparse sklearn distributed".split()
+)
+#: Test files of these folders start few processes.
+IN_PROCESS: Final = tuple(f"tests/{name}/" for name in ("unit", "sim", "property", "paper"))
+#: Files whose functions numba compiles, what its decorators have in their names, and its calls.
+COMPILED: Final = tuple(
+    f"elasticml/objectives/{x}.py" for x in ("losses", "multiclass", "penalties")
+)
+DECORATORS: Final = re.compile("kernel|jit|overload|intrinsic|replaces|register")
+CALLS: Final = re.compile(r"kernel\((\w+)\)")
+OPTIONS: Final = ["-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
+OPTIONS += ["-m", "not slow and not torch and not gpu", "--hypothesis-profile=repeatable"]
+#: A test may always take this long on a busy machine, a process this much of a processor besides
+#: ten times the usual, and this much memory.
+SECONDS_MIN: Final = 60.0
+CPU_S_MIN: Final = 60.0
+BYTES_MAX: Final = 8 << 30
+#: Usual seconds of tests after which a process is followed by another, and the last of all.
+BATCHES: Final = (3.0, 20.0, 90.0)
+
+#: The functions that were called in a test so far.
+called: set[str] = set()
 
 
 # --- mutants --------------------------------------------------------------------------------------
@@ -200,43 +216,77 @@ def room_of(file: str) -> str:
 # --- running tests --------------------------------------------------------------------------------
 
 
-def qualified(name: str) -> str:
-    """Return the function of a code object: lambdas and comprehensions belong to the one around."""
-    return re.sub(r"(\.?<\w+>)", "", name)
+class Loader(SourceFileLoader):
+    """Loads modules of the package whose functions note each call in ``called``.
+
+    Compiled functions do not. Tests that call functions which name them stand for theirs.
+    """
+
+    def get_code(self, fullname: str) -> Any:
+        """Return a module's code."""
+        path = self.get_filename(fullname)
+        source = Path(path).read_text()
+        tree, file = ast.parse(source), str(Path(path).relative_to(ROOT))
+        if not file.startswith(COMPILED):
+            for name, node in functions_of(tree, "", set(CALLS.findall(source))):
+                at = bool(ast.get_docstring(node, clean=False))
+                note = ast.parse(f"__called__('{file}:{name}')").body
+                node.body[at:at] = [ast.copy_location(each, node) for each in note]
+                ast.fix_missing_locations(node)
+        return compile(tree, path, "exec", dont_inherit=True)
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find modules of the package."""
+        if name.partition(".")[0] != "elasticml":
+            return None
+        spec = PathFinder.find_spec(name, path or [str(ROOT)])
+        if spec and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = cls(name, str(spec.origin))
+        return spec
 
 
-class Recorder:
-    """Appends each function of the package to the file of ``CALLS`` at its first call in a test."""
-
-    def __init__(self) -> None:
-        self.out = os.open(os.environ[CALLS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self.seen = set[int]()
-        threading.settrace(self.called)
-        sys.settrace(self.called)
-
-    def called(self, frame: Any, event: str, value: Any) -> None:
-        """Note a call, unless the function was called before."""
-        code = frame.f_code
-        if id(code) not in self.seen:
-            self.seen.add(id(code))
-            name = code.co_filename
-            if name.startswith(f"{ROOT}/elasticml/"):
-                place = f"{name.removeprefix(f'{ROOT}/')}:{qualified(code.co_qualname)}"
-                os.write(self.out, f"{place}\n".encode())
-
-    def begin(self, name: str) -> None:
-        """Note that what is called from now on is called by a test, or by all of a file."""
-        self.seen.clear()
-        os.write(self.out, f"= {name}\n".encode())
+def functions_of(node: ast.AST, name: str, kernels: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the functions that Python runs, with their names."""
+    for child in ast.iter_child_nodes(node):
+        inner = name
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{name}.{child.name}".lstrip(".")
+            if child.name in kernels or DECORATORS.search(
+                " ".join(map(ast.unparse, child.decorator_list))
+            ):
+                continue
+            if not isinstance(child, ast.ClassDef):
+                yield inner, child
+        yield from functions_of(child, inner, kernels)
 
 
 class Journal:
-    """A plugin of pytest: which test is run, how long tests take, and which fail."""
+    """A plugin of pytest: the order of tests, how long each takes, what it calls, what fails."""
 
-    def __init__(self, path: Path, recorder: Recorder | None) -> None:
-        self.out = path.open("a", buffering=1)
-        self.recorder = recorder
-        self.test = ""
+    def __init__(self, path: str, tests: Sequence[str]) -> None:
+        self.out = Path(path).open("a", buffering=1)  # noqa: SIM115
+        self.order = {test: at for at, test in enumerate(tests)}
+        self.seconds = 0.0
+        self.passes = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Keep the order of the command."""
+        items.sort(key=lambda item: self.order.get(item.nodeid, 0))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+        """Record what a fixture of many tests calls for all tests of the file."""
+        if fixturedef.scope == "function":
+            return (yield)
+        before = set(called)
+        called.clear()
+        try:
+            return (yield)
+        finally:
+            self.write("", 0.0, True, sorted(called))
+            called.update(before)
 
     def write(self, *values: Any) -> None:
         """Append a line that outlives the process."""
@@ -244,137 +294,97 @@ class Journal:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note a test that begins."""
-        self.write("begun", nodeid)
-        self.test = nodeid
-        if self.recorder:
-            self.recorder.begin(nodeid)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
-        """Record what a fixture of many tests calls for all tests of the file."""
-        if self.recorder is None or fixturedef.scope == "function":
-            return (yield)
-        self.recorder.begin("")
-        try:
-            return (yield)
-        finally:
-            self.recorder.begin(self.test)
+        called.clear()
+        self.seconds, self.passes = 0.0, True
+        self.write(nodeid, 0.0, False, [])
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note a test's phase that has ended."""
-        self.write("failed" if report.failed else "passed", report.nodeid, report.duration)
+        self.seconds += report.duration
+        self.passes &= not report.failed
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note a test that has ended."""
+        self.write(nodeid, round(self.seconds, 3), self.passes, sorted(called))
 
     def pytest_collectreport(self, report: Any) -> None:
         """Note a file that cannot be imported."""
         if report.failed:
-            self.write("failed", report.nodeid, 0.0)
+            self.write(report.nodeid, 0.0, False, [])
 
 
 def run_tests(
     folder: Path, tests: Sequence[str], seconds: float, *more: str
-) -> tuple[list[list[Any]], float, bool]:
-    """Run tests in one process; return its journal, its seconds, and whether it was ended."""
+) -> tuple[list[list[Any]], bool]:
+    """Run tests in one process; return its journal, and whether it was ended."""
     with tempfile.NamedTemporaryFile(prefix="journal-") as journal:
-        begin = time.monotonic()
         child = os.fork()
         if child == 0:
             try:
-                _run_tests(folder, tests, Path(journal.name), more)
+                os.setpgid(0, 0)
+                os.chdir(folder)
+                sys.path[0] = str(folder)
+                os.environ["PYTHONPATH"] = str(folder)
+                resource.setrlimit(resource.RLIMIT_DATA, (BYTES_MAX, BYTES_MAX))
+                resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+                null = os.open(os.devnull, os.O_RDWR)
+                for fd in (0, 1, 2):
+                    os.dup2(null, fd)
+                options = [*OPTIONS, *more, *tests]
+                os._exit(int(pytest.main(options, plugins=[Journal(journal.name, tests)])))
             finally:
                 os._exit(99)
-        ended = threading.Timer(seconds, os.killpg, (child, signal.SIGKILL))
+        ended = threading.Timer(SECONDS_MIN + 10 * seconds, os.killpg, (child, signal.SIGKILL))
         ended.start()
         _, status = os.waitpid(child, 0)
-        was_ended = not ended.is_alive()
         ended.cancel()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # processes that tests have left
         lines = [json.loads(line) for line in Path(journal.name).read_text().splitlines()]
-    was_ended |= os.waitstatus_to_exitcode(status) not in (0, 1, 2, 5)
-    return lines, time.monotonic() - begin, was_ended
-
-
-def _run_tests(folder: Path, tests: Sequence[str], journal: Path, more: Sequence[str]) -> None:
-    """Run tests in this process, which ends with them."""
-    os.setpgid(0, 0)
-    os.chdir(folder)
-    assert "elasticml" not in sys.modules
-    sys.path[0] = str(folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    recorder = Recorder() if CALLS in os.environ else None
-    options = ["-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not torch"]
-    code = pytest.main([*options, *more, *tests], plugins=[Journal(journal, recorder)])
-    os._exit(int(code))
+    return lines, os.waitstatus_to_exitcode(status) not in (0, 1, 2, 5)
 
 
 def reach(only: str) -> None:
     """Run each test file alone and write which functions its tests call, and how long they take."""
-    files = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py"))
-    result: dict[str, Any] = json.loads(REACH.read_text()) if REACH.exists() else {}
-    with tempfile.TemporaryDirectory(prefix="reach-") as folder:
-        # Processes that tests start record their calls, too.
-        text = f"import sys; sys.path.append({str(ROOT)!r})\n"
-        text += "from tests.kill_matrix import Recorder; Recorder()\n"
-        (Path(folder) / "sitecustomize.py").write_text(text)
-        os.environ["PYTHONPATH"] = folder
-        calls = Path(folder) / "calls"
-        os.environ[CALLS] = str(calls)
-        for file in files:
-            if not file.startswith(only) or file in result or file in DIGESTS:
-                continue
-            calls.write_text("")
-            journal, seconds, was_ended = run_tests(ROOT, [file], 1800.0)
-            result[file] = _reached(file, journal, calls.read_text(), was_ended)
-            print(f"{seconds:7.1f} s  {len(result[file]['names']):5} {file}", flush=True)
-            _write(REACH, json.dumps(result))
-
-
-def _reached(file: str, journal: Any, calls: str, was_ended: bool) -> dict[str, Any]:
-    """Return a file's tests that pass, and of each its seconds and the functions that it calls."""
-    names: dict[str, int] = {}
-    called: dict[str, set[int]] = defaultdict(set)
-    test = ""
-    for line in calls.splitlines():
-        if line.startswith("="):
-            test = line.removeprefix("= ")
-        else:
-            called[test].add(names.setdefault(line, len(names)))
-    seconds: dict[str, float] = defaultdict(float)
-    for kind, nodeid, *spent in journal:
-        seconds[nodeid] += sum(spent) + (math.inf if kind == "failed" else 0.0)
-    tests = {
-        test: [round(seconds[test], 3), sorted(called[test])]
-        for test in seconds
-        if seconds[test] < math.inf and not was_ended
-    }
-    return {"names": list(names), "all": sorted(called[""]), "tests": tests}
-
-
-def is_real(file: str) -> bool:
-    """Whether a test file starts processes."""
-    return file.split("/")[1] in ("cluster", "yarn")
+    sys.meta_path.insert(0, Loader)
+    builtins.__called__ = called.add  # type: ignore[attr-defined]
+    for path in sorted((ROOT / "elasticml").rglob("[a-z]*.py")):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    REACH.parent.mkdir(exist_ok=True)
+    REACH.touch()
+    done = {row["file"] for row in _rows(REACH)}
+    for file in sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py")):
+        if not file.startswith(IN_PROCESS) or not file.startswith(only) or file in done:
+            continue
+        journal, was_ended = run_tests(ROOT, [file], 900.0)
+        names: dict[str, int] = {}
+        tests: dict[str, Any] = {}
+        for test, seconds, passes, calls in journal:
+            before = tests.get(test, (0.0, []))[1] if test == "" else []
+            now = [names.setdefault(name, len(names)) for name in calls]
+            tests[test] = (seconds, [*before, *now]) if passes else (0.0, None)
+        failed = [test for test in tests if tests[test][1] is None]
+        tests = {} if was_ended else {t: row for t, row in tests.items() if t not in failed}
+        row = {"file": file, "names": list(names), "tests": tests}
+        with REACH.open("a") as out:
+            out.write(json.dumps(row) + "\n")
+        spent = sum(row[0] for row in tests.values())
+        print(f"{spent:7.1f} s {len(tests):5} {len(names):5} {file} {failed or ''}", flush=True)
 
 
 class Reach:
-    """Which tests call which functions.
+    """Which tests call which functions, as ``reach`` has written it."""
 
-    Parameters
-    ----------
-    files : mapping
-        As ``reach`` writes it.
-    """
-
-    def __init__(self, files: dict[str, Any]) -> None:
-        self.seconds = {t: row[0] for one in files.values() for t, row in one["tests"].items()}
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
         self.tests: dict[str, set[str]] = defaultdict(set)
-        for row in files.values():
-            names = row["names"]
-            for test, (_, called) in row["tests"].items():
-                for at in {*called, *row["all"]}:
-                    self.tests[names[at]].add(test)
+        for row in _rows(REACH):
+            _, for_all = row["tests"].pop("", (0.0, []))
+            for test, (seconds, calls) in row["tests"].items():
+                self.seconds[test] = seconds
+                for at in {*calls, *for_all}:
+                    self.tests[row["names"][at]].add(test)
 
     @functools.cached_property
     def uses(self) -> dict[str, set[str]]:
@@ -395,140 +405,106 @@ class Reach:
             visit(ast.parse(path.read_text()), str(path.relative_to(ROOT)), "")
         return found
 
-    def of(self, mutant: dict[str, Any]) -> set[str]:
-        """Return the tests that call a mutant's function, or else the functions that name it."""
+    def of(self, mutant: dict[str, Any]) -> list[str]:
+        """Return the tests that call a mutant's function, those of the quickest files first.
+
+        If there are none, those that call functions that name it. The other tests of the same files
+        follow: they may start processes that call it.
+        """
         place = f"{mutant['file']}:{mutant['function']}"
         names, seen = {mutant["function"].rpartition(".")[2]}, {place}
         found = set(self.tests.get(place, ()))
         while names and not found:
             users = {one for one, used in self.uses.items() if used & names and one not in seen}
+            # What a module does when it is imported is done for all of its functions.
+            users |= {one for one in self.uses if f"{one.partition(':')[0]}:" in users}
             seen |= users
             found = {test for one in users for test in self.tests.get(one, ())}
-            names = {one.rpartition(":")[2].rpartition(".")[2] for one in users}
-        return found
+            names = {one.rpartition(":")[2].rpartition(".")[2] for one in users} - {""}
+        files: dict[str, float] = defaultdict(float)
+        for test in found:
+            files[file_of(test)] += self.seconds[test]
+        return sorted(
+            (test for test in self.seconds if file_of(test) in files),
+            key=lambda test: (test not in found, files[file_of(test)], test),
+        )
 
 
-def find(mutant: dict[str, Any], reach: Reach, first: bool) -> dict[str, Any]:
-    """Return the in-process test files that find a mutant, each with the number of its tests."""
-    by_file: dict[str, list[str]] = defaultdict(list)
-    for test in reach.of(mutant):
-        by_file[test.partition("::")[0]].append(test)
-    usual = {file: sum(reach.seconds[t] for t in tests) for file, tests in by_file.items()}
-    quick: list[str] = []
-    slow: list[str] = []
-    spent = 0.0
-    for file in sorted((file for file in by_file if not is_real(file)), key=usual.__getitem__):
-        spent += usual[file]
-        (slow if first or spent > WHOLE_S else quick).append(file)
-    found: Counter[str] = Counter()
-    begin = time.monotonic()
+def file_of(test: str) -> str:
+    """Return the file of a test."""
+    return test.partition("::")[0]
+
+
+def find(mutant: dict[str, Any], reach: Reach) -> dict[str, Any]:
+    """Return the first test that finds a mutant, and whether all tests that reach it were run."""
+    tests = reach.of(mutant)
+    spent = list(itertools.accumulate(reach.seconds[test] for test in tests))
+    found, at, begin = None, 0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
-        _copy(Path(name), mutant)
-        for files, more in ((quick, []), (slow, ["-x"])):
-            todo = files if not (more and found) else []
-            while todo:
-                tests = [test for file in todo for test in sorted(by_file[file])]
-                seconds = 10 * sum(usual[file] for file in todo) + SECONDS_MIN
-                longest = max(SECONDS_MIN, 10 * max(reach.seconds[test] for test in tests))
-                options = [f"--timeout={longest:.0f}", "--hypothesis-profile=search", *more]
-                journal, _, was_ended = run_tests(Path(name), tests, seconds, *options)
-                found.update(_failing(journal))
-                if not was_ended:
-                    break
-                # The test under way hung, or ended the process.
-                hung = (journal[-1][1] if journal else todo[0]).partition("::")[0]
-                found[hung] += 1
-                todo = todo[todo.index(hung) + 1 :] if not more else []
+        folder = Path(name)
+        for part in ("elasticml", "tests"):
+            shutil.copytree(ROOT / part, folder / part, copy_function=os.link)
+        for part in ("pyproject.toml", "README.md", "docs", "examples", "yarn", "tools"):
+            (folder / part).symlink_to(ROOT / part)
+        place = folder / mutant["file"]
+        source = place.read_text()
+        place.unlink()
+        place.write_text(planted(source, mutant))
+        for limit in BATCHES:
+            end = sum(seconds <= limit for seconds in spent)
+            batch, at = tests[at:end], end
+            if batch and not found:
+                usual = [reach.seconds[test] for test in batch]
+                longest = max(SECONDS_MIN, 10 * max(usual))
+                options = (f"--timeout={longest:.0f}", "-x")
+                journal, was_ended = run_tests(folder, batch, CPU_S_MIN + 10 * sum(usual), *options)
+                ended = {test: passes for test, _, passes, _ in journal}
+                failed = [test for test, passes in ended.items() if not passes]
+                if was_ended and not failed:
+                    failed = [batch[0]]
+                found = next(iter(failed), None)
     seconds = round(time.monotonic() - begin, 1)
-    return {"found": dict(sorted(found.items())), "reached": len(by_file), "seconds": seconds}
-
-
-def find_really(mutant: dict[str, Any], reach: Reach) -> dict[str, Any]:
-    """Run the files of real processes that call a mutant's function until one finds it."""
-    files = sorted({test.partition("::")[0] for test in reach.of(mutant)})
-    begin = time.monotonic()
-    found = dict(mutant["found"])
-    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
-        _copy(Path(name), mutant)
-        for file in filter(is_real, files):
-            usual = sum(s for test, s in reach.seconds.items() if test.startswith(f"{file}::"))
-            journal, _, was_ended = run_tests(Path(name), [file], 10 * usual + SECONDS_MIN, "-x")
-            if was_ended or _failing(journal):
-                found[file] = 1
-                break
-    return {"found": found, "real": round(time.monotonic() - begin, 1)}
-
-
-def _failing(journal: Sequence[Sequence[Any]]) -> Counter[str]:
-    failed = {line[1] for line in journal if line[0] == "failed"}
-    return Counter(test.partition("::")[0] for test in failed)
-
-
-def _copy(folder: Path, mutant: dict[str, Any]) -> None:
-    """Copy package and tests, with the mutant and without the digests."""
-    for name in ("elasticml", "tests"):
-        ignored = shutil.ignore_patterns("__pycache__", "bench")
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    (folder / "tests" / "bench").symlink_to(ROOT / "tests" / "bench")
-    for name in ("pyproject.toml", "README.md", "docs", "examples", "yarn", "tools"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "tests" / "frozen" / "stories.json").unlink()
-    path = folder / mutant["file"]
-    path.write_text(planted(path.read_text(), mutant))
+    return {"found": found, "all": at == len(tests), "reached": len(tests), "seconds": seconds}
 
 
 # --- the commands ---------------------------------------------------------------------------------
 
 
-def _matrix(seed: int) -> Path:
-    return ROOT / "tests" / "frozen" / f"mutants-{seed}.jsonl"
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     part = path.with_suffix(".part")
-    part.write_text(text)
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows))
     part.rename(path)
 
 
-def _write_matrix(seed: int, rows: Sequence[dict[str, Any]]) -> None:
-    _write(_matrix(seed), "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _read_matrix(seed: int) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in _matrix(seed).read_text().splitlines()]
-
-
-def run(seed: int, minutes: float, first: bool, real: bool) -> None:
+def run(path: Path, minutes: float) -> None:
     """Run the mutants that have no result yet."""
     end = time.monotonic() + 60 * minutes
-    rows, reach = _read_matrix(seed), Reach(json.loads(REACH.read_text()))
-    for at, row in enumerate(rows):
-        is_todo = not row.get("found", True) and "real" not in row if real else "found" not in row
-        if "commit" in row or not is_todo:
-            continue
-        if time.monotonic() > end:
-            break
-        row.update(find_really(row, reach) if real else find(row, reach, first))
-        _write_matrix(seed, rows)
-        what = ", ".join(list(row["found"])[:3]) or "nothing"
-        print(f"{at:4} {row['seconds']:7.1f} s  {row['file']}:{row['line']}  {what}", flush=True)
+    rows, reach = _rows(path), Reach()
+    for at, row in enumerate(rows[1:]):
+        if "found" not in row and time.monotonic() < end:
+            row.update(find(row, reach))
+            _write(path, rows)
+            print(f"{at:4} {row['seconds']:7.1f} s  {row['file']}:{row['line']}  {row['found']}")
+            sys.stdout.flush()
 
 
-def report(seed: int) -> None:
-    """Print the share found by room, what no test finds, and files that find nothing alone."""
-    rows = [row for row in _read_matrix(seed) if "found" in row]
+def report(path: Path) -> None:
+    """Print the share found by room and by kind of test, and what no test finds."""
+    rows = [row for row in _rows(path) if "found" in row]
     rooms = Counter(room_of(row["file"]) for row in rows)
     found = Counter(room_of(row["file"]) for row in rows if row["found"])
-    alone = Counter(file for row in rows if len(row["found"]) == 1 for file in row["found"])
-    files = {file for row in rows for file in row["found"]}
-    print(f"{sum(found.values())} of {sum(rooms.values())} mutants found")
+    kinds = Counter(row["found"].split("/")[1] for row in rows if row["found"])
+    print(f"{sum(found.values())} of {len(rows)} mutants found, first by {dict(kinds)}")
     print(f"{sum(row['seconds'] for row in rows) / 3600:.1f} hours of one process")
     for room, n in sorted(rooms.items()):
         print(f"{room:20} {found[room]:4} of {n}")
     for row in (row for row in rows if not row["found"]):
-        print(f"not found: {row['file']}:{row['line']} {row['old']!r} -> {row['new']!r}")
-    print(f"{len(files)} test files find a mutant, {len(alone)} of them find one alone")
+        why = "no test" if not row["reached"] else "" if row["all"] else "within the limit"
+        print(f"{row['file']}:{row['line']} {row['old']!r} -> {row['new']!r} {why}")
 
 
 def main() -> None:
@@ -538,28 +514,23 @@ def main() -> None:
     )
     parser.add_argument("command", choices=("reach", "draw", "run", "report"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--count", type=int, default=90)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--only", default="tests", help="files that begin so, for reach")
-    parser.add_argument("--first", action="store_true", help="end at the first test that fails")
-    parser.add_argument("--real", action="store_true", help="run files of real processes")
     options = parser.parse_args()
+    path = ROOT / "tests" / "frozen" / f"mutants-{options.seed}.jsonl"
     os.environ.setdefault("ELASTICML_DATA", str(ROOT.parent / "shared" / "data"))
     if options.command == "draw":
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=ROOT
         ).stdout.strip()
-        drawn = draw(options.seed, options.count)
-        _write_matrix(options.seed, [{"commit": commit, "seed": options.seed}, *drawn])
+        _write(path, [{"commit": commit}, *draw(options.seed, options.count)])
     elif options.command == "report":
-        report(options.seed)
+        report(path)
     else:
         for library in LIBRARIES:
             importlib.import_module(library)
-        if options.command == "reach":
-            reach(options.only)
-        else:
-            run(options.seed, options.minutes, options.first, options.real)
+        reach(options.only) if options.command == "reach" else run(path, options.minutes)
 
 
 if __name__ == "__main__":
