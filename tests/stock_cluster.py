@@ -1,4 +1,4 @@
-"""A cluster from Dask's own command line: `dask scheduler` and `dask worker`, nothing of ours."""
+"""A cluster from Dask's own command line, with nothing of ours, and a job that runs on it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from distributed import Client
 
+import elasticml as em
 from elasticml.jobs.handle import workers_of
 from tests.play.stock_workers import StockProcesses
+from tests.waiting import until
+
+Record = dict[str, Any]
 
 #: Where workers find the functions of the tests.
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,3 +139,76 @@ def stock_cluster(
         yield cluster
     finally:
         cluster.close()
+
+
+_rng = np.random.default_rng(3)
+# Noise, nearly without a penalty: the gap does not become zero before the story is over.
+DATA = em.from_arrays(_rng.normal(size=(600, 12)), np.sign(_rng.normal(size=600)))
+
+
+def endless(**changes: Any) -> em.Job:
+    """Return a job that goes on until it is cancelled."""
+    settings = {"stop": em.Stop(rounds=10_000_000), "chunk_size": 2048, **changes}
+    algorithm = em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none")
+    return em.Job(algorithm, DATA, **settings)
+
+
+class Course:
+    """A job's story while its cluster changes.
+
+    Parameters
+    ----------
+    handle : Handle
+    """
+
+    def __init__(self, handle: em.Handle) -> None:
+        self.handle = handle
+        self.records: list[Record] = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(em.JobFailedError):  # a test that fails closes the cluster
+            self.records.extend(self.handle)
+
+    def of(self, event: str, since: int = 0) -> list[Record]:
+        """Return the records of an event, after the first ``since`` of all."""
+        return [record for record in self.records[since:] if record["event"] == event]
+
+    def losses(self) -> list[Record]:
+        """Return the losses of members that have worked."""
+        active = {record["member"] for record in self.of("MemberActive")}
+        return [record for record in self.of("MemberLost") if record["member"] in active]
+
+    def members(self) -> int:
+        """Return the number of members that work."""
+        return len(self.of("MemberActive")) - len(self.losses())
+
+    def await_members(self, count: int) -> None:
+        """Wait until this number of members work, and rounds go on."""
+        until(lambda: self.members() == count, lambda: f"{count}: {self.records[-5:]}")
+        rounds = len(self.of("RoundEnded"))
+        until(lambda: len(self.of("RoundEnded")) > rounds + 2, "rounds go on")
+
+    def step(self, act: Callable[[], Any], event: str) -> list[Record]:
+        """Do something, wait for an event and three rounds; return the records since."""
+        since = len(self.records)
+        act()
+        until(lambda: self.of(event, since), lambda: f"{event}: {self.records[-5:]}")
+        rounds = len(self.of("RoundEnded"))
+        until(lambda: len(self.of("RoundEnded")) > rounds + 2, "rounds go on")
+        return self.records[since:]
+
+    def drain(self, act: Callable[[], Any], reason: str) -> list[Record]:
+        """Do something for which a member leaves, with notice and without a chunk."""
+        story = self.step(act, "MemberLost")
+        found = {record["event"]: record for record in reversed(story)}
+        assert found["MemberNoticed"]["reason"] == reason
+        assert (found["MemberLost"]["chunks"], found["MemberLost"]["reason"]) == (0, reason)
+        assert "ChunksAbsent" not in found
+        return story
+
+    def end(self) -> None:
+        """Cancel the job, and wait for its end."""
+        self.handle.cancel()
+        self._thread.join()

@@ -1,4 +1,4 @@
-"""Estimators as elastic jobs on real workers give the same results as in this process."""
+"""Estimators as jobs on real workers, of arrays and of collections, are those of this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Generator
 from typing import Any
 
-import dask.array
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -26,6 +26,7 @@ SPARSE = sp.csr_array(sp.random(400, 300, 0.05, random_state=1))
 TARGET = X @ np.arange(-3.0, 5.0) + 5.0
 OF_SPARSE = SPARSE[:, :6].sum(axis=1) * 3.0 + 0.1 * np.random.default_rng(4).normal(size=400) + 4.0
 THREE = np.digitize(X[:, 0], [-0.5, 0.5])
+WORDS = np.array(["low", "mid", "high"])[THREE]
 COUNTS = np.random.default_rng(1).poisson(np.exp(0.3 * X[:, 0])).astype(float)
 WEIGHTS = np.linspace(0.0, 2.0, 400)
 L1 = {"C": 0.05, "tol": 1e-10}
@@ -33,7 +34,7 @@ L1 = {"C": 0.05, "tol": 1e-10}
 
 @pytest.fixture(scope="module")
 def client() -> Generator[Client]:
-    with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+    with em.LocalCluster(2) as cluster, Client(cluster) as client:
         yield client
 
 
@@ -66,7 +67,14 @@ CASES: dict[str, tuple[Any, Any, Any, Any, float]] = {
         1e-4,
     ),
     "sparse svm": (em.LinearSVC("l1", **L1, intercept_scaling=3.0), X, Y, None, 1e-4),
-    "poisson": (em.PoissonRegressor(alpha=0.05, tol=1e-12), X, COUNTS, None, 1e-6),
+    "poisson": (em.PoissonRegressor(alpha=0.05, tol=1e-12), X, COUNTS, WEIGHTS, 1e-6),
+    "words": (
+        em.LogisticRegression(C=0.5, tol=1e-12, class_weight={"high": 2.0, "low": 1.0, "mid": 0.5}),
+        X,
+        WORDS,
+        WEIGHTS,
+        1e-4,
+    ),
     "a class without weight": (
         em.LogisticRegression(**L1, l1_ratio=1.0, fit_intercept=False, class_weight={0: 0.0}),
         X,
@@ -88,7 +96,21 @@ GAPS = {
     "sparse logistic": 1.1e-10 * np.log(2.0) * 0.05 * WEIGHTS.sum(),
     "sparse svm": 1.1e-10 * 0.05 * 400,
     "poisson": 1e-10,
+    "words": 1.1e-12 * np.log(3.0) * 0.5 * 4.0 * WEIGHTS.sum(),
 }
+
+
+def collections(rows: Any, y: Any, weights: Any) -> tuple[Any, ...]:
+    """Return collections of partitions that differ, of an unknown number of rows where sparse."""
+    size = 77
+    if sp.issparse(rows):
+        size = 100
+        rows = da.from_array(rows.toarray(), chunks=(size, -1)).map_blocks(sp.csr_array)
+        rows._chunks = ((np.nan,) * 4, rows.chunks[1])
+    else:
+        rows = da.from_array(rows, chunks=(100, 3))
+    lazy = None if weights is None else da.from_array(weights, chunks=size)
+    return rows, da.from_array(y, chunks=size), lazy
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -97,18 +119,41 @@ def test_an_estimator_as_a_job_is_the_one_of_this_process(client: Client, name: 
     weights = None if weights is None else weights.astype(float)
     here = clone(model).fit(rows, y, weights)
     where = client.scheduler.address if name == "logistic" else client
-    there = clone(model).set_params(client=where).fit(rows, y, weights)
-    assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=near)
-    np.testing.assert_allclose(
-        there.intercept_, here.intercept_, atol=1e-3 if name == "ridge" else near
-    )
-    if "l1" in repr(model) or model.__class__.__name__ in ("Lasso", "ElasticNet"):
-        np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
-    assert np.min(there.dual_gap_) >= 0.0
-    assert np.max(there.dual_gap_) <= GAPS.get(name, np.inf)
-    if name in ("logistic", "sparse svm", "one of three without weight"):
-        np.testing.assert_array_equal(there.predict(rows), here.predict(rows))
+    ways = [(rows, y, weights)]
+    ways += [] if name == "targets" else [collections(rows, y, weights)]
+    for given in ways:
+        there = clone(model).set_params(client=where).fit(*given)
+        assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
+        np.testing.assert_allclose(there.coef_, here.coef_, atol=near)
+        if name == "words":  # softmax does not change if all intercepts grow alike
+            proba = [model.predict_proba(rows) for model in (here, there)]
+            np.testing.assert_allclose(*proba, atol=1e-5)
+        else:
+            intercept_near = 1e-3 if name == "ridge" else near
+            np.testing.assert_allclose(there.intercept_, here.intercept_, atol=intercept_near)
+        if "l1" in repr(model) or model.__class__.__name__ in ("Lasso", "ElasticNet"):
+            np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
+        assert np.min(there.dual_gap_) >= 0.0
+        assert np.max(there.dual_gap_) <= GAPS.get(name, np.inf)
+        if name in ("logistic", "words", "sparse svm", "one of three without weight"):
+            np.testing.assert_array_equal(there.predict(rows), here.predict(rows))
+
+
+def test_a_model_of_a_collection_predicts_and_scores_collections(client: Client) -> None:
+    rows, labels, lazy = collections(X, Y.astype(float), WEIGHTS)
+    model = em.LogisticRegression(C=0.5, tol=1e-6, fit_intercept=False).fit(rows, labels, lazy)
+    predicted = model.predict(rows)
+    assert isinstance(predicted, da.Array)
+    assert predicted.dtype == float
+    np.testing.assert_array_equal(predicted.compute(), model.predict(X))
+    np.testing.assert_array_equal(model.predict_proba(rows).compute(), model.predict_proba(X))
+    assert model.score(rows, labels, lazy) == pytest.approx(model.score(X, Y, WEIGHTS))
+    counts = da.from_array(COUNTS, chunks=77)
+    model = em.PoissonRegressor(alpha=0.2).fit(rows, counts, lazy)
+    expected = model.score(X, COUNTS, WEIGHTS)
+    assert model.score(rows, counts, lazy) == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(ValueError, match="wanted counts, at least 0"):
+        model.fit(rows, -counts)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +194,7 @@ def test_a_search_over_jobs_uses_the_client_itself(client: Client) -> None:
 
 def test_k_means_of_arrays_and_of_a_dask_collection(client: Client) -> None:
     rows, blobs = make_blobs(1200, 3, centers=4, cluster_std=0.3, random_state=0)
-    for given in (rows, dask.array.from_array(rows, chunks=(400, 3))):
+    for given in (rows, da.from_array(rows, chunks=(400, 3))):
         model = em.KMeans(4, random_state=0, client=client).fit(given)
         assert (model.solver_path_, model.n_iter_) == ("job", 5)
         assert adjusted_rand_score(blobs, np.asarray(model.labels_)) == 1.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -19,7 +18,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 from distributed import Client, Event, LocalCluster, wait
 from sklearn.base import clone
 
@@ -217,36 +215,6 @@ def test_frames_bags_and_delayed_objects(client: Client):
 # --- estimators --------------------------------------------------------------------------------
 
 
-def test_estimators_fit_collections_where_they_are(client: Client):
-    rows, labels = da.from_array(X, chunks=(100, 3)), da.from_array(Y, chunks=77)
-    weights = np.linspace(1.0, 2.0, N)
-    lazy = da.from_array(weights, chunks=500)
-    for make in (
-        lambda: em.LinearSVC(loss="hinge", C=0.1, tol=1e-7, class_weight="balanced"),
-        lambda: em.LogisticRegression(C=0.5, tol=1e-9, class_weight={0.0: 1.0, 1.0: 3.0}),
-        lambda: em.LogisticRegression(C=0.5, tol=1e-6, fit_intercept=False),
-    ):
-        ours = make().fit(rows, labels, sample_weight=lazy)
-        here = make().set_params(client=None).fit(X, Y, sample_weight=weights)
-        assert ours.solver_path_ == "job"
-        np.testing.assert_allclose(ours.coef_, here.coef_, atol=1e-2)
-        np.testing.assert_allclose(ours.intercept_, here.intercept_, atol=1e-2)
-        assert 0.0 <= ours.dual_gap_ <= 1e-2
-        assert ours.classes_.tolist() == [0.0, 1.0]
-        predicted = ours.predict(rows)
-        assert isinstance(predicted, da.Array)
-        assert predicted.dtype == float
-        np.testing.assert_array_equal(predicted.compute(), ours.predict(X))
-        assert ours.score(rows, labels, lazy) == pytest.approx(ours.score(X, Y, weights))
-    np.testing.assert_array_equal(ours.predict_proba(rows).compute(), ours.predict_proba(X))
-    target = X @ np.arange(D) + 5.0
-    ridge = em.Ridge(2.0, tol=1e-10).fit(rows, da.from_array(target, chunks=400))
-    np.testing.assert_allclose(ridge.coef_, em.Ridge(2.0).fit(X, target).coef_, atol=1e-4)
-    assert ridge.score(rows, da.from_array(target)) == pytest.approx(ridge.score(X, target))
-    assert ridge.solver_path_ == "job"
-    assert ridge.dual_gap_ >= 0.0
-
-
 def test_words_as_classes_and_frames(client: Client):
     table = pd.DataFrame(X, columns=list("abcdef"))
     words = pd.Series(np.where(X[:, 0] > 0.7, "high", np.where(X[:, 1] > 0, "mid", "low")))
@@ -263,76 +231,6 @@ def test_words_as_classes_and_frames(client: Client):
     assert ours.decision_function(frame).compute().shape == (N, 3)
     with pytest.warns(UserWarning, match="all rows are loaded into this process"):
         em.LogisticRegression(l1_ratio=1.0, max_iter=5, tol=1.0).fit(frame, labels)
-
-
-def test_sparse_models_of_columns_are_fitted_where_they_are(client: Client):
-    target, weights = X @ np.arange(D) + 5.0, np.linspace(0.0, 2.0, N)
-    lazy = [da.from_array(a, chunks=(250, *a.shape[1:])) for a in (X, target, Y, weights)]
-    for make, column in (
-        (lambda: em.Lasso(0.3, tol=1e-14), 1),
-        (lambda: em.ElasticNet(0.1, positive=True, tol=1e-14, fit_intercept=False), 1),
-        (lambda: em.LogisticRegression(C=0.05, l1_ratio=0.6, tol=1e-14, max_iter=1000), 2),
-        (lambda: em.LinearSVC("l1", C=0.05, tol=1e-14, intercept_scaling=3.0), 2),
-        (lambda: em.Ridge(2.0, positive=True, tol=1e-14), 1),
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            there = make().fit(lazy[0], lazy[column], lazy[3])
-        here = make().set_params(client=None).fit(X, (target, Y)[column - 1], weights)
-        assert there.solver_path_ == "job"
-        assert there.coef_.shape == here.coef_.shape
-        np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
-        np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-6)
-        np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
-        assert 0.0 <= there.dual_gap_ <= 1e-9
-
-
-def test_columns_of_sparse_partitions_of_unknown_size(client: Client):
-    rows = da.from_array(X * (np.abs(X) > 1.0), chunks=(400, D)).map_blocks(sp.csr_array)
-    labels = da.from_array(X @ np.arange(D), chunks=400)
-    rows._chunks = ((np.nan,) * 3, (D,))
-    there = em.Lasso(0.3, tol=1e-14).fit(rows, labels)
-    here = em.Lasso(0.3, tol=1e-14).fit(X * (np.abs(X) > 1.0), X @ np.arange(D))
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
-
-
-@pytest.mark.parametrize("intercept", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_several_classes_are_one_multinomial_job(client: Client, intercept: bool):
-    words = np.where(X[:, 0] > 0.7, "high", np.where(X[:, 1] > 0, "mid", "low"))
-    weights = _rng.uniform(0.5, 2.0, N)
-    settings = {
-        "C": 0.5,
-        "tol": 1e-12,
-        "fit_intercept": intercept,
-        "class_weight": {"high": 2.0, "low": 1.0, "mid": 0.5},
-    }
-    here = em.LogisticRegression(**settings).fit(X, words, weights)
-    parts = [da.from_array(a, chunks=(400, *a.shape[1:])) for a in (X, words, weights)]
-    held_fit = em.LogisticRegression(**settings, client=client).fit(*parts)
-    sent_fit = em.LogisticRegression(**settings, client=client).fit(X, words, weights)
-    for there in (held_fit, sent_fit):
-        assert there.solver_path_ == "job"
-        np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
-        np.testing.assert_allclose(there.predict_proba(X), here.predict_proba(X), atol=1e-5)
-        assert there.predict(X).tolist() == here.predict(X).tolist()
-        assert 0.0 <= there.dual_gap_ <= 1.1e-12 * np.log(3.0) * 0.5 * 4.0 * weights.sum()
-
-
-@pytest.mark.parametrize("intercept", [True, False])
-def test_counts_are_fitted_where_they_are(client: Client, intercept: bool):
-    counts = np.random.default_rng(1).poisson(np.exp(0.5 + 0.3 * X[:, 0])).astype(float)
-    weights = np.linspace(0.0, 2.0, N)
-    settings = {"alpha": 0.2, "tol": 1e-13, "fit_intercept": intercept}
-    here = em.PoissonRegressor(**settings).fit(X, counts, weights)
-    parts = [da.from_array(a, chunks=(300, *a.shape[1:])) for a in (X, counts, weights)]
-    there = em.PoissonRegressor(**settings, client=client).fit(*parts)
-    assert there.solver_path_ == "job"
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-6)
-    assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-6)
-    assert 0.0 <= there.dual_gap_ <= 1e-12
-    assert there.score(*parts) == pytest.approx(there.score(X, counts, weights), abs=1e-12)
-    with pytest.raises(ValueError, match="wanted counts, at least 0"):
-        there.fit(parts[0], -parts[1])
 
 
 def test_an_offset_is_a_column_of_the_collections(client: Client):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
@@ -17,15 +13,10 @@ from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
 import elasticml as em
 from elasticml.jobs.handle import workers_of
 from tests.run_command import end_run, start_run
-from tests.stock_cluster import stock_cluster
+from tests.stock_cluster import Course, Record, endless, stock_cluster
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
-
-_rng = np.random.default_rng(3)
-# Noise, nearly without a penalty: the gap does not become zero before the story is over.
-DATA = em.from_arrays(_rng.normal(size=(600, 12)), np.sign(_rng.normal(size=600)))
-Record = dict[str, Any]
 
 
 def local(n_workers: int) -> LocalCluster:
@@ -36,50 +27,6 @@ def local(n_workers: int) -> LocalCluster:
         silence_logs=50,
         memory_limit=None,
     )
-
-
-def endless(**changes: Any) -> em.Job:
-    settings = {"stop": em.Stop(rounds=10_000_000), "chunk_size": 2048, **changes}
-    return em.Job(
-        em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
-        DATA,
-        **settings,
-    )
-
-
-class Course:
-    """A job's story while its cluster changes.
-
-    Parameters
-    ----------
-    handle : Handle
-    """
-
-    def __init__(self, handle: em.Handle) -> None:
-        self.handle = handle
-        self.records: list[Record] = []
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        with suppress(em.JobFailedError):  # a test that fails closes the cluster
-            self.records.extend(self.handle)
-
-    def of(self, event: str) -> list[Record]:
-        return [record for record in list(self.records) if record["event"] == event]
-
-    def members(self) -> int:
-        """Return the number of members that work."""
-        return len(self.of("MemberActive")) - len(self.of("MemberLost"))
-
-    def await_members(self, count: int) -> None:
-        until(lambda: self.members() == count, lambda: f"{count}: {self.records[-5:]}")
-        rounds = len(self.of("RoundEnded"))
-        until(lambda: len(self.of("RoundEnded")) > rounds + 2, "rounds go on")
-
-    def end(self) -> None:
-        self.handle.cancel()
-        self._thread.join()
 
 
 def check_retired(losses: Sequence[Record], story: Course) -> None:
@@ -98,7 +45,7 @@ def test_adaptive_cluster_follows_a_job_up_and_down() -> None:
         assert len(workers_of(client)) == 1
         cluster.adapt(minimum=0, maximum=2)
         course.await_members(2)
-        losses = course.of("MemberLost")
+        losses = course.losses()
         course.end()
         check_retired(losses, course)
         summary = course.handle.outcome().summary
@@ -132,7 +79,7 @@ def test_retired_scaled_and_expired_workers_are_emptied_first(tmp_path: Path) ->
                 break
         assert cluster.ended(name) == 0
         course.await_members(1)
-        losses = course.of("MemberLost")
+        losses = course.losses()
         assert len(losses) == 3
         course.end()
         check_retired(losses, course)
@@ -153,7 +100,7 @@ def test_scaling_a_cluster_object_empties_the_workers_that_go() -> None:
         course.await_members(3)
         cluster.scale(1)
         course.await_members(1)
-        losses = course.of("MemberLost")
+        losses = course.losses()
         course.end()
         check_retired(losses, course)
 

@@ -1,6 +1,6 @@
 """Stock workers move their chunks before they end: signals, notices by hand, clouds' metadata.
 
-One cluster of `dask scheduler` and `dask worker` for all tests; `pytest -s` prints the seconds.
+One cluster of `dask scheduler` and `dask worker` for all tests.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from email.utils import formatdate
 from typing import Any
 
-import numpy as np
 import pytest
 from distributed import Client
 
@@ -23,16 +22,10 @@ import elasticml as em
 from elasticml.jobs.handle import workers_of
 from tests.http_server import serving
 from tests.play.stock_workers import kill_session
-from tests.stock_cluster import StockCluster, stock_cluster
+from tests.stock_cluster import Course, StockCluster, endless, stock_cluster
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
-
-_rng = np.random.default_rng(3)
-# Noise, nearly without a penalty: the gap does not become zero before the story is over.
-DATA = em.from_arrays(_rng.normal(size=(600, 12)), np.sign(_rng.normal(size=600)))
-
-Record = dict[str, Any]
 
 
 class Metadata:
@@ -116,58 +109,12 @@ def handle_signals(client: Client) -> bool:
     return all(client.run(has_plugin, workers=with_nanny, nanny=True).values())
 
 
-class Course:
-    """A job's story while things are done to its cluster, one after the other.
-
-    Parameters
-    ----------
-    steps : list
-        Pairs of what to do and the event after which the next step begins.
-    """
-
-    def __init__(self, client: Client, steps: list[tuple[Callable[[], Any], str]]) -> None:
-        job = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-9, intercept=False, tolerance=0.0, scale="none"),
-            DATA,
-            stop=em.Stop(rounds=10_000_000),
-        )
-        handle = job.start(client)
-        #: The records of each step.
-        self.steps: list[list[Record]] = []
-        #: Seconds that each step took.
-        self.seconds: list[float] = []
-        self.cancelled = False
-        awaited, rounds, began_s = "", 0, 0.0
-        for record in handle:
-            if self.steps:
-                self.steps[-1].append(record)
-            event = record["event"]
-            if event == awaited:
-                awaited, rounds = "", 0
-                self.seconds.append(time.monotonic() - began_s)
-            rounds += event == "RoundEnded"
-            if awaited or rounds < 3 or self.cancelled:
-                continue
-            if len(self.steps) == len(steps):
-                self.cancelled = True
-                handle.cancel()
-                continue
-            if not self.steps:
-                until(lambda: handle_signals(client), "all nannies have the plugin")
-            act, awaited = steps[len(self.steps)]
-            self.steps.append([])
-            began_s = time.monotonic()
-            act()
-
-    def one(self, step: int, event: str) -> Record:
-        return next(record for record in self.steps[step] if record["event"] == event)
-
-    def check_drained(self, step: int, reason: str) -> None:
-        story = self.steps[step]
-        assert self.one(step, "MemberNoticed")["reason"] == reason
-        lost = self.one(step, "MemberLost")
-        assert (lost["chunks"], lost["reason"]) == (0, reason)
-        assert not any(record["event"] == "ChunksAbsent" for record in story)
+def running(client: Client) -> Course:
+    """Start a job, and wait until it is in training and all nannies have the plugin."""
+    course = Course(endless().start(client))
+    course.await_members(len(workers_of(client)))
+    until(lambda: handle_signals(client), "all nannies have the plugin")
+    return course
 
 
 @pytest.mark.slow
@@ -183,24 +130,33 @@ def test_announced_workers_are_emptied_and_used_again(
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     outputs: list[str] = []
-    course = Course(
-        client,
-        [
-            (lambda: em.announce(client, "spot", grace_s=20.0, reason="maintenance"), "MemberLost"),
-            (lambda: em.withdraw(client, [address]), "MemberActive"),
-            (lambda: outputs.append(by_command("--grace", "20")), "MemberLost"),
-            (lambda: outputs.append(by_command("--withdraw")), "MemberActive"),
-            (lambda: os.kill(cluster.processes["spot"].pid, signal.SIGUSR1), "MemberLost"),
-            (lambda: em.withdraw(client, "spot"), "MemberActive"),
-            (lambda: os.kill(inner, signal.SIGUSR1), "MemberLost"),
-            (lambda: em.withdraw(client, "spot"), "MemberActive"),
-        ],
-    )
-    for step, reason in ((0, "maintenance"), (2, "preempted"), (4, "preempted"), (6, "preempted")):
-        course.check_drained(step, reason)
+    outer = cluster.processes["spot"].pid
+    course = running(client)
+    for announce, reason, withdraw in (
+        (
+            lambda: em.announce(client, "spot", grace_s=20.0, reason="maintenance"),
+            "maintenance",
+            lambda: em.withdraw(client, [address]),
+        ),
+        (
+            lambda: outputs.append(by_command("--grace", "20")),
+            "preempted",
+            lambda: outputs.append(by_command("--withdraw")),
+        ),
+        *(
+            (
+                lambda pid=pid: os.kill(pid, signal.SIGUSR1),
+                "preempted",
+                lambda: em.withdraw(client, "spot"),
+            )
+            for pid in (outer, inner)
+        ),
+    ):
+        course.drain(announce, reason)
+        course.step(withdraw, "MemberActive")
+    course.end()
     assert outputs == [f"announced, 20 s: {address}\n", f"withdrawn: {address}\n"]
     assert len(workers_of(client)) == 2
-    print("announced, back, command, back, SIGUSR1 x2:", [round(s, 2) for s in course.seconds])
     with pytest.raises(em.ConfigError, match=r"got 'spto' \(did you mean 'spot'\?\)"):
         em.announce(client, ["spto"], grace_s=60.0)
 
@@ -209,18 +165,12 @@ def test_announced_workers_are_emptied_and_used_again(
 def test_metadata_of_clouds_drain_a_worker_and_a_cancelled_event_brings_it_back(
     metadata: Metadata, client: Client
 ) -> None:
-    course = Course(
-        client,
-        [
-            (metadata.schedule, "MemberLost"),
-            (metadata.cancel, "MemberActive"),
-            (metadata.interrupt, "MemberLost"),
-        ],
-    )
-    course.check_drained(0, "maintenance")
-    course.check_drained(2, "preempted")
+    course = running(client)
+    course.drain(metadata.schedule, "maintenance")
+    course.step(metadata.cancel, "MemberActive")
+    course.drain(metadata.interrupt, "preempted")
+    course.end()
     metadata.action = {}
-    print("Azure, cancelled, AWS:", [round(seconds, 2) for seconds in course.seconds])
 
 
 def stop_like_kubernetes(cluster: StockCluster, name: str, grace_s: float) -> None:
@@ -253,25 +203,22 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
     below = cluster.pid(client, "below")
     former = next(a for a, w in workers_of(client).items() if w["name"] == "below")
     closed = next(a for a, w in workers_of(client).items() if w["name"] == "closed")
-    course = Course(
-        client,
-        [
-            (lambda: os.kill(outer["nanny"], signal.SIGTERM), "MemberLost"),
-            (lambda: os.kill(below, signal.SIGTERM), "MemberLost"),
-            (lambda: os.kill(outer["alone"], signal.SIGTERM), "MemberLost"),
-            (lambda: os.killpg(outer["group"], signal.SIGTERM), "MemberLost"),
-            (lambda: stop_like_kubernetes(cluster, "pod", 30.0), "MemberLost"),
-            (lambda: client.run(close_soon, workers=[closed]), "MemberLost"),
-            (lambda: os.kill(outer["pair"], signal.SIGTERM), "MemberLost"),
-        ],
-    )
-    for step, name in enumerate((*names, "pair")):
-        course.check_drained(step, "terminated")
+    ways = {
+        "nanny": lambda: os.kill(outer["nanny"], signal.SIGTERM),
+        "below": lambda: os.kill(below, signal.SIGTERM),
+        "alone": lambda: os.kill(outer["alone"], signal.SIGTERM),
+        "group": lambda: os.killpg(outer["group"], signal.SIGTERM),
+        "pod": lambda: stop_like_kubernetes(cluster, "pod", 30.0),
+        "closed": lambda: client.run(close_soon, workers=[closed]),
+        "pair": lambda: os.kill(outer["pair"], signal.SIGTERM),
+    }
+    course = running(client)
+    for name, act in ways.items():
+        story = course.drain(act, "terminated")
         if name != "closed":  # only a signal is told ahead
-            stopping = {
-                r["member"] for r in course.steps[step] if r["event"] == "ContainerStopping"
-            }
-            assert course.one(step, "MemberLost")["member"] in stopping
+            stopping = {r["member"] for r in story if r["event"] == "ContainerStopping"}
+            lost = next(r["member"] for r in story if r["event"] == "MemberLost")
+            assert lost in stopping
         if name == "below":  # its nanny has not been told to stop
             until(
                 lambda: any(
@@ -282,7 +229,6 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
             assert cluster.processes["below"].poll() is None
         else:
             assert cluster.ended(name) == 0, cluster.log(name)
-        print(f"SIGTERM to {name}: member released after {course.seconds[step]:.2f} s")
-    lost = [r for r in course.steps[-1] if r["event"] == "MemberLost"]
-    assert {record["chunks"] for record in lost} == {0}
+    course.end()
+    assert {record["chunks"] for record in course.of("MemberLost")} == {0}
     until(lambda: len(workers_of(client)) == 3, "two workers and the one that was started again")

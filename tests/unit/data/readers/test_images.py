@@ -52,17 +52,6 @@ def test_every_type_of_value_is_read(tmp_path, kind):
     assert labels(chunks) == [1.0, 3.0]
 
 
-def test_test_images_have_the_columns_of_the_training_images(tmp_path):
-    X, y = drawn(2)
-    labels_at = write(tmp_path, "y", y)
-    source = read_images(write(tmp_path, "x", X), labels=labels_at).with_columns(5)
-    chunks, summary = source.read(0, 10**6, 1)
-    assert pixels(chunks).tolist() == X.reshape(2, 12)[:, :5].tolist()
-    assert summary.n_columns == 5
-    (note,) = summary.notes
-    assert "in columns beyond the 5 of the model were dropped" in note
-
-
 def test_a_job_file_names_images_and_their_labels(tmp_path):
     for name in ("train", "t10k"):
         X, y = drawn(5)

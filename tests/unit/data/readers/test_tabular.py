@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv as csv_reader
 import pyarrow.parquet as pq
 import pytest
 
@@ -106,22 +105,6 @@ def test_wrong_column_names_and_settings_are_config_errors(tmp_path: Path) -> No
         read_csv(path, "y", delimiter="::")
     with pytest.raises(ConfigError, match=r"data\.label is missing"):
         source_from_spec({"format": "csv", "path": path})
-
-
-def test_a_parquet_file_is_read_by_row_groups(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    columns = {
-        "i": rng.integers(0, 9, 100),
-        "f": rng.normal(size=100).astype(np.float32),
-        "b": rng.integers(0, 2, 100).astype(bool),
-        "y": rng.choice([0, 1], 100),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=30)
-    data = read_parquet(str(tmp_path / "a.parquet"), "y")
-    assert [block.rows for block in data.blocks()] == [30, 30, 30, 10]
-    chunks = load_all(source_from_spec(data.spec()))
-    want = np.column_stack([columns[name] for name in ("i", "f", "b")]).astype(float)
-    np.testing.assert_array_equal(matrix(chunks), want)
 
 
 @pytest.mark.parametrize("batch_rows", [16, 37])
@@ -250,20 +233,6 @@ def test_text_that_is_no_date_for_sure_is_a_category(tmp_path: Path, dates: list
     encoder = survey_all(read_csv(path, "late")).encoder
     assert encoder is not None
     assert encoder.names() == [f"when={d}" for d in sorted(dates)]
-
-
-def test_a_table_is_encoded_alike_as_csv_and_parquet(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", FLIGHTS)
-    table = csv_reader.read_csv(
-        path,
-        convert_options=csv_reader.ConvertOptions(strings_can_be_null=True),
-    )
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-    of_csv = survey_all(flights(path, missing_indicator=True))
-    of_parquet = survey_all(
-        read_parquet(str(tmp_path / "a.parquet"), "late", missing="mean", missing_indicator=True)
-    )
-    assert matrix(load_all(of_csv)).tolist() == matrix(load_all(of_parquet)).tolist()
 
 
 def test_only_columns_with_gaps_are_marked(tmp_path: Path) -> None:
