@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import os
 
-import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
-from distributed import Client
-from sklearn.datasets import dump_svmlight_file
 
-import elasticml as em
 from elasticml.data.readers.files import absolute, file_info, open_binary
-from elasticml.data.source import load_all, source_from_spec
 from elasticml.data.storage.filesystem import (
     exists,
     join,
@@ -41,22 +32,6 @@ def folder(mini_yarn):
     yield place
     remove(place)
     assert exists(place) is False
-
-
-def copied(folder, path, name=None):
-    place = join(folder, name or path.name)
-    write_whole(place, path.read_bytes())
-    return place
-
-
-def same(one, other):
-    """Whether two sources give the same chunks, except for ids, which depend on the path."""
-    names = ("labels", "values", "indptr", "indices", "codes")
-    return all(
-        np.array_equal(getattr(a, name), getattr(b, name))
-        for a, b in zip(load_all(one), load_all(other), strict=True)
-        for name in names
-    )
 
 
 def test_a_written_file_is_read_back_and_nothing_else_remains(folder):
@@ -92,65 +67,6 @@ def test_ranges_across_the_file_systems_own_blocks_are_whole(folder):
         assert file.read(20) == content[2**20 - 10 : 2**20 + 10]
         assert file.read() == content[2**20 + 10 :]
         assert file.read() == b""
-
-
-@pytest.mark.slow
-def test_every_reader_gives_the_same_as_for_a_local_file(folder, tmp_path):
-    chance = np.random.default_rng(0)
-    X, y = chance.normal(size=(200, 3)), chance.integers(0, 2, 200)
-    dump_svmlight_file(X, y, str(tmp_path / "x.svm"))
-    with gzip.open(tmp_path / "x.svm.gz", "wb") as file:
-        file.write((tmp_path / "x.svm").read_bytes())
-    with (tmp_path / "x.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["label", "a", "b", "c"], *np.column_stack([y, X]).tolist()])
-    table = pyarrow.table({"label": y, "a": X[:, 0], "b": X[:, 1]})
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", row_group_size=50)
-    (tmp_path / "x.tsv").write_text(
-        "".join(f"{i % 2}\tACGTACGT{'ACGT'[i % 4]}\n" for i in range(99))
-    )
-    specs = [
-        {"format": "svmlight", "path": "x.svm"},
-        {"format": "svmlight", "path": "x.svm.gz"},
-        {"format": "csv", "path": "x.csv", "label": "label"},
-        {"format": "parquet", "path": "x.parquet", "label": "label"},
-        {"format": "sequences", "path": "x.tsv", "ngrams": [1, 2]},
-    ]
-    for spec in specs:
-        here = tmp_path / spec["path"]
-        there = copied(folder, here)
-        assert same(
-            source_from_spec({**spec, "path": str(here)}), source_from_spec({**spec, "path": there})
-        ), spec
-
-
-def test_a_change_of_a_file_changes_the_fingerprint(folder):
-    place = join(folder, "changing.svm")
-    spec = {"format": "svmlight", "path": place}
-    write_whole(place, b"1 1:1\n0 2:1\n")
-    before = source_from_spec(spec).fingerprint()
-    assert source_from_spec(spec).fingerprint() == before
-    write_whole(place, b"1 1:1\n0 2:2\n")
-    assert source_from_spec(spec).fingerprint() != before
-
-
-@pytest.mark.slow
-def test_members_of_a_cluster_read_it_and_train(folder, tmp_path):
-    chance = np.random.default_rng(0)
-    X, y = chance.normal(size=(500, 4)), chance.integers(0, 2, 500)
-    dump_svmlight_file(X, y, str(tmp_path / "train.svm"))
-    copied(folder, tmp_path / "train.svm")
-    with em.LocalCluster(2) as cluster, Client(cluster) as client:
-        objectives = [
-            em.Job(
-                em.BatchGradient(intercept=False, tolerance=0.0, scale="none"),
-                em.read_svmlight(path),
-                stop=em.Stop(rounds=3),
-            )
-            .run(client)
-            .history[-1]["objective"]
-            for path in ("hdfs:///tmp/places/train.svm", str(tmp_path / "train.svm"))
-        ]
-    assert objectives[0] == objectives[1]
 
 
 def test_errors_are_one_line_with_a_remedy(mini_yarn, folder):

@@ -281,6 +281,12 @@ async def test_workers_of_a_lost_node_are_removed_and_those_of_a_decommissioned_
         assert world.scheduler.removed == [*on[lost.node]]
 
 
+async def test_a_closed_manager_leaves_no_task_that_polls():
+    async with World(2):
+        assert asyncio.all_tasks() != {asyncio.current_task()}
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_a_job_gets_containers_up_to_the_maximum():
     async with World(2, maximum=3) as world:
         assert await world.manager.request(4) == 1
