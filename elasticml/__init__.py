@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from elasticml.jobs.callbacks import Callback
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.install import install
-    from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.result import Result, load_result
     from elasticml.jobs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
     from elasticml.jobs.watch import watch
@@ -87,7 +86,6 @@ __all__ = [
     "ImportedAlgorithm",
     "Job",
     "JobFailedError",
-    "JobFile",
     "JobStatus",
     "KMeans",
     "Lasso",
@@ -131,7 +129,6 @@ __all__ = [
     "read_converted",
     "read_csv",
     "read_images",
-    "read_job_file",
     "read_parquet",
     "read_svmlight",
     "resume",
@@ -170,8 +167,6 @@ _HOMES = {
     **dict.fromkeys(("MLflowCallback", "TensorBoardCallback", "WandbCallback"), "jobs.trackers"),
     "Handle": "jobs.handle",
     "install": "jobs.install",
-    "JobFile": "jobs.job_file",
-    "read_job_file": "jobs.job_file",
     **dict.fromkeys(("Result", "load_result"), "jobs.result"),
     "watch": "jobs.watch",
     "JobStatus": "report.status",

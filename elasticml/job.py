@@ -7,9 +7,10 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import PrivateAttr
 
 from elasticml.data.readers.arrays import chunk_bodies
 from elasticml.data.readers.dask_partitions import has_partitions
@@ -20,48 +21,31 @@ from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.ids import RECORD_VERSION, VERSION
 from elasticml.jobs import run_checkpoints
 from elasticml.jobs.callbacks import check_callbacks
-from elasticml.jobs.job_file import JobFile, check_faults, read_faults, read_yaml_mapping
+from elasticml.jobs.job_file import read_yaml_mapping
+from elasticml.jobs.job_spec import JobSpec
 from elasticml.jobs.job_validation import (
     check_chunk_fits,
-    check_source,
-    check_together,
     default_chunk_bytes,
-    parse_cache,
-    parse_chunk_size,
-    parse_memory_limit,
-    policy_entries,
     resolve_holders,
     resolve_scored_rows,
 )
 from elasticml.jobs.preflight import preflight_data, try_first_block
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
-from elasticml.jobs.warm_start import WarmStart, load_warm_start
+from elasticml.jobs.warm_start import load_warm_start
 from elasticml.protocol.job_record import GATHER_S, CheckpointPlace, JobRecord, job_record
 from elasticml.runtime.cluster_demand import cluster_of, follow_demand
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
-    Absent,
     AnyAlgorithm,
     absent_rule,
     is_deterministic,
     record_section,
     resolve_placement,
 )
-from elasticml.specification.linear import Linear, resolved
-from elasticml.specification.sections import (
-    Collective,
-    Evaluate,
-    Fault,
-    Holders,
-    JobOptions,
-    Members,
-    Placement,
-    Stop,
-    Validate,
-    default_stop,
-)
-from elasticml.specification.settings_model import read_settings
+from elasticml.specification.linear import Linear
+from elasticml.specification.sections import check_faults
+from elasticml.specification.settings_model import documented
 from elasticml.specification.user_objects import give_again, pickled_objects
 
 if TYPE_CHECKING:
@@ -74,76 +58,17 @@ if TYPE_CHECKING:
     from elasticml.jobs.result import Result
 
 
-class Job:
+#: The settings that a record has in another form, or not at all.
+_CONVERTED = {"data", "test", "chunk_size", "algorithm", "cluster", "validation", "checkpoint"}
+
+
+@documented
+class Job(JobSpec):
     """Describe a training job: the algorithm, the data, and what to do when workers are lost.
 
     :meth:`run` runs the job on a Dask cluster and returns its result. :meth:`start` returns at
     once. Before that, nothing is read or started. A *member* is a worker that takes part in the
     job. The rows are split into *chunks*, which members own. A *round* is one step of the training.
-
-    Parameters
-    ----------
-    algorithm : Linear, AsyncSGD, BatchGradient, CoCoA, LocalSGD, PrimalCoCoA or ImportedAlgorithm
-    data : Source
-        The training data: what ``em.read_csv``, ``em.read_svmlight``, ``em.from_dask``,
-        ``em.from_arrays`` and similar functions return.
-    test : Source, optional
-        Test rows. Members load them beside the training data, never train on them, and score the
-        model on them.
-    name : str
-        A label; the name of the run directory starts with it.
-    absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
-        What to do about the examples of lost members. "reload": other members read them again.
-        "taylor": an estimate from their last gradient replaces them. "ignore": continue without
-        them. "stall": wait for them. "freeze": keep their dual variables as they are. "auto": for
-        batch gradient "taylor" with curvature, otherwise "reload".
-    policies : sequence of policies, names or mappings
-        Rules that change the job between rounds, such as ``em.ScaleInAtKnee()`` or
-        ``{"name": "rebalance"}``.
-    stop : Stop or mapping, optional
-        When the job ends at the latest, by default after 1000 rounds (local SGD and asynchronous
-        SGD: 100). It ends earlier if its model is good enough, see ``tolerance`` of the algorithm.
-    seed : int, not negative
-    faults : sequence of mappings
-        Planned faults: ``{"round": 9, "lose": 7}``, ``{"round": 20, "return": 7}``; LocalCluster
-        only.
-    chunk_size : size, optional
-        Bytes; by default ``min(1 MiB, total / (64 members))``, for local SGD ``"200 KiB"``.
-    cache : path, bool or None
-        Directory for parsed blocks of text; False for none; by default ``~/.cache/elasticml``.
-    collective : Collective or mapping, optional
-        Tree and transport of models and partials; by default chosen by members and hosts.
-    partitions : int, optional
-        Number of fixed partitions of the examples, several per member, as in the papers.
-    holders : "auto", 1 or 2
-        On how many members each chunk is stored. With 2, a lost chunk need not be read again.
-        "auto" is 2 for both CoCoAs if everything fits in memory twice, otherwise 1.
-    placement : "auto", "contiguous" or "random"
-        How chunks are first assigned to members. "auto" is contiguous for batch gradient, otherwise
-        random.
-    warm_start : model, mapping or path, optional
-        Initial model for both CoCoAs, asynchronous and local SGD: ``result.model``, a mapping of
-        arrays such as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a
-        run directory or its ``model.npz``.
-    members : Members or mapping, optional
-        ``start``: members before round 0, by default as many as the cluster has workers.
-    evaluate : Evaluate, mapping, None or False
-        ``Evaluate(every=10)`` keeps the model of every tenth round and scores it on the test rows;
-        None scores only the last model, on training and test rows; False scores nothing.
-    validate : float, Source, Validate or mapping, optional
-        Rows that members score while the job trains: a share of the training rows, or other data.
-        ``Validate(share=0.1, metric="accuracy", patience=5)``: the job ends after five scores
-        without improvement; the result has the model with the best score.
-    checkpoint : Checkpoint, path, bool or None
-        Where to write checkpoints, from which another process can resume the job. True: in the run
-        directory; None: no checkpoints. The scheduler writes them, so it must be able to access
-        the path.
-    threads : int, optional
-        Compute threads of a member; by default those of its worker.
-    memory_limit : size, optional
-        Memory limit of a member, such as ``"1 GiB"``; data beyond it are streamed from its disk.
-    simulate : mapping, optional
-        Options of ``elasticml simulate``; other commands ignore it.
 
     Raises
     ------
@@ -158,102 +83,44 @@ class Job:
     True
     """
 
-    def __init__(
-        self,
-        algorithm: AnyAlgorithm | Linear,
-        data: Source,
-        *,
-        test: Source | None = None,
-        name: str = "job",
-        absent: Absent = "auto",
-        policies: Sequence[Any] = (),
-        stop: Stop | Mapping[str, Any] | None = None,
-        seed: int = 0,
-        faults: Sequence[Fault | Mapping[str, Any]] = (),
-        collective: Collective | Mapping[str, Any] | None = None,
-        partitions: int | None = None,
-        holders: Holders = "auto",
-        placement: Placement = "auto",
-        warm_start: WarmStart | None = None,
-        members: Members | Mapping[str, Any] | None = None,
-        evaluate: Evaluate | Mapping[str, Any] | bool | None = None,
-        validate: float | Source | Validate | Mapping[str, Any] | None = None,
-        checkpoint: run_checkpoints.CheckpointLike = None,
-        chunk_size: int | str | None = None,
-        cache: str | Path | bool | None = None,
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-        simulate: Mapping[str, Any] | None = None,
-    ) -> None:
-        check_source(data, "data")
-        if test is not None:
-            check_source(test, "data.test")
-        self.policies = policy_entries(policies)
-        options = JobOptions(
-            absent=absent,
-            seed=seed,
-            partitions=partitions,
-            holders=holders,
-            placement=placement,
-            threads=threads,
+    _source: Any = PrivateAttr(default=None)
+    #: The section ``validate`` of the record.
+    _scored: dict[str, Any] | None = PrivateAttr(default=None)
+    _initial: dict[str, Any] | None = PrivateAttr(default=None)
+
+    def __init__(self, algorithm: AnyAlgorithm | Linear, data: Source, **settings: Any) -> None:
+        super().__init__(algorithm=algorithm, data=data, **settings)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def check(self) -> None:
+        """Check constraints between settings, and load the initial model."""
+        super().check()
+        scores = self.evaluate is not False
+        self._source, self._scored = resolve_scored_rows(
+            self.algorithm,
+            self.data,
+            self.seed,
+            validate=self.validation,
+            test=self.test if scores else None,
+            metrics=self.evaluate.metrics if self.evaluate else (),
         )
-        algorithm = resolved(algorithm)
-        stop = default_stop(algorithm) if stop is None else read_settings(Stop, stop, "stop")
-        check_together(algorithm, options.absent, stop, self.policies)
-        self.algorithm = algorithm
-        self.evaluate = (
-            None
-            if evaluate is None or isinstance(evaluate, bool)
-            else read_settings(Evaluate, evaluate, "evaluate")
-        )
-        self.evaluates = evaluate is not False
-        #: The training data, with the validation and test rows if there are any.
-        self.data, self.validate = resolve_scored_rows(
-            algorithm,
-            data,
-            options.seed,
-            validate=validate,
-            test=test if self.evaluates else None,
-            metrics=() if self.evaluate is None else self.evaluate.metrics,
-        )
-        self.name = name
-        self.absent = options.absent
-        self.stop = stop
-        self.seed = options.seed
-        self.faults = read_faults(faults)
-        self.collective = read_settings(Collective, collective, "collective")
-        self.partitions = options.partitions
-        self.holders = options.holders
-        self.placement = options.placement
-        self.warm_start = load_warm_start(warm_start, algorithm)
-        self.warm_start_path = (
-            str(Path(warm_start).absolute()) if isinstance(warm_start, str | Path) else None
-        )
-        self.members = read_settings(Members, members, "members")
-        self.checkpoint = run_checkpoints.checkpoint_setting(checkpoint)
-        self.chunk_bytes = parse_chunk_size(chunk_size) or default_chunk_bytes(algorithm)
-        self.cache = parse_cache(cache)
-        self.threads = options.threads
-        self.memory_limit = parse_memory_limit(memory_limit)
-        self.simulate = simulate
-        if self.members.start is not None:
-            check_faults(self.faults, self.members.start)
+        self._initial = load_warm_start(self.warm_start, self.algorithm)
+
+    @property
+    def source(self) -> Source:
+        """The training data, with the validation and test rows if there are any."""
+        source: Source = self._source
+        return source
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        """The bytes of a chunk; None if they follow from the data and the members."""
+        return self.chunk_size or default_chunk_bytes(self.algorithm)
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {self.algorithm!r}, {self.data!r}, {self.stop!r})"
-
-    @classmethod
-    def from_file(cls, file: JobFile) -> Job:
-        """Create the job that a job file describes; the caller provides the cluster.
-
-        Raises
-        ------
-        ConfigError
-            When a setting is invalid.
-        """
-        arguments = {f.name: getattr(file, f.name) for f in fields(file)}
-        del arguments["cluster"]
-        return cls(arguments.pop("algorithm"), arguments.pop("data"), **arguments)
 
     def check_data(self) -> tuple[str, str] | None:
         """List the blocks of all data, and read a small first block and the first test block.
@@ -269,8 +136,8 @@ class Job:
         ConfigError, DataError
             When a file is missing, empty, or not in the declared format.
         """
-        preflight_data(self.algorithm, self.data, self.cache)
-        return try_first_block(self.data, self.cache)
+        preflight_data(self.algorithm, self.source, self.cache)
+        return try_first_block(self.source, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Check that a chunk fits into a worker's memory; None and 0 mean no limit."""
@@ -299,32 +166,25 @@ class Job:
         limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in worker_bytes]
         is_dask = has_partitions(self.data)
         needs_size = self.holders == "auto" and 0 not in limits
-        total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
+        total = sum(block.nbytes for block in self.source.blocks()) if needs_size else 0
         place = run_checkpoints.checkpoint_place(self.checkpoint, run_dir)
-        evaluate = None if self.evaluate is None else self.evaluate.section()
+        first = self.warm_start
         return {
             "version": RECORD_VERSION,
             "package": VERSION,
             "job": job_id,
-            "name": self.name,
-            "data": self.data.spec(),
+            **self.model_dump(mode="json", exclude={*_CONVERTED, "warm_start"}),
+            "data": self.source.spec(),
             "chunk_bytes": self.chunk_bytes,
-            "cache": self.cache,
             "algorithm": record_section(
                 self.algorithm,
                 self.seed,
                 epochs=self.stop.epochs,
                 has_target=self.stop.has_target,
-                warm_start=self.warm_start,
+                warm_start=self._initial,
             ),
             "absent": absent_rule(self.algorithm.name, self.absent),
-            "policies": [dict(entry) for entry in self.policies],
-            "stop": self.stop.model_dump(),
-            "seed": self.seed,
             "deterministic": is_deterministic(self.algorithm),
-            "faults": [fault.entry() for fault in self.faults],
-            "collective": self.collective.model_dump(),
-            "partitions": self.partitions,
             # The sizes of Dask's partitions are known when they are read: the driver decides.
             "holders": None
             if is_dask and self.holders == "auto"
@@ -334,14 +194,10 @@ class Job:
                 self.algorithm.name,
                 lies_on_workers=is_dask and self.partitions is None,
             ),
-            "warm_start": self.warm_start_path,
-            "members": {"start": members, "min": self.members.min, "max": self.members.max},
-            "evaluate": evaluate if self.evaluates else False,
-            **({} if self.validate is None else {"validate": self.validate}),
+            "warm_start": str(Path(first).absolute()) if isinstance(first, str | Path) else None,
+            "members": {**self.members.model_dump(), "start": members},
+            **({} if self._scored is None else {"validate": self._scored}),
             "checkpoint": None if place is None else place.fields_json(),
-            "threads": self.threads,
-            "memory_limit": self.memory_limit,
-            "simulate": None if self.simulate is None else dict(self.simulate),
         }
 
     def start(
@@ -406,7 +262,7 @@ class Job:
         check_faults(self.faults, members)
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
         self.check_memory(min(limits, default=0))
-        preflight_data(self.algorithm, self.data, reads=False)
+        preflight_data(self.algorithm, self.source, reads=False)
         job_id = new_job_id(self.name)
         record = self.record(job_id, members, limits, run_dir)
         if self.members.start is None and workers:
@@ -418,7 +274,7 @@ class Job:
             record["resume"] = str(resume)
         with _reaching(client):
             prepare_scheduler(client, list(workers))
-            _submit(client, record, self.data)
+            _submit(client, record, self.source)
         return Handle(client, job_id, job_record(record))
 
     def run(

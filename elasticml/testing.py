@@ -495,8 +495,8 @@ def _check_simulated(job: Job, members: int, n_rows: int) -> list[Check]:
     )
     ends = "a job with kills, a notice and returns ends"
     calm, _ = _simulate(job, members)
-    job.faults = faults
-    runs = [_simulate(job, members) for _ in range(2)]
+    disturbed = job.model_copy(update={"faults": faults})
+    runs = [_simulate(disturbed, members) for _ in range(2)]
     outcome, story = runs[0]
     if outcome.state != "done":
         message = (outcome.error or {}).get("message", "")
@@ -524,6 +524,6 @@ def _is_finite(objective: object) -> bool:
 
 
 def _simulate(job: Job, members: int) -> tuple[JobOutcome, list[dict[str, Any]]]:
-    simulated = SimulatedJob(job.record("check", members), job.data)
+    simulated = SimulatedJob(job.record("check", members), job.source)
     story = [dict(entry) for batch in simulated.batches() for entry in batch]
     return simulated.outcome(), story

@@ -25,7 +25,7 @@ import numpy as np
 import yaml
 from dask.distributed import Client
 
-from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.job_spec import JobSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -193,7 +193,7 @@ def run_yaml(text: str) -> None:
         "algorithm": {"name": "cocoa", "loss": "hinge"},
     }
     if not {"data", "algorithm"} <= raw.keys():
-        parse_job({**base, **raw}, folder=Path.cwd(), name="page")
+        JobSpec.from_sections({**base, **raw}, folder=Path.cwd(), name="page")
         return
     Path("page.yaml").write_text(text)
     shell(

@@ -15,7 +15,7 @@ import yaml
 
 import elasticml
 from elasticml.cli.main import elasticml as elasticml_command
-from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.job_spec import JobSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS_OF_DOCUMENTS = ("docs", "yarn")
@@ -157,7 +157,7 @@ def algorithms_in(document):
 def test_every_block_of_yaml_that_names_an_algorithm_is_a_job(document):
     for name, raw in algorithms_in(document):
         if name != "local_sgd":
-            parse_job(raw, folder=ROOT, name="example")
+            JobSpec.from_sections(raw, folder=ROOT, name="example")
 
 
 @pytest.mark.torch
@@ -166,7 +166,7 @@ def test_every_block_of_yaml_for_a_network_is_a_job():
             if name == "local_sgd"]  # fmt: skip
     assert jobs
     for raw in jobs:
-        parse_job(raw, folder=ROOT, name="example")
+        JobSpec.from_sections(raw, folder=ROOT, name="example")
 
 
 @every_document

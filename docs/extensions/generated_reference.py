@@ -42,7 +42,6 @@ GROUPS: Mapping[str, str] = {
     ),
     "Models": "load_model",
     "Clusters": "LocalCluster YarnCluster install announce withdraw",
-    "Job files and runs": "JobFile read_job_file",
     "Callbacks": "Callback MLflowCallback TensorBoardCallback WandbCallback",
     "Errors": (
         "ElasticmlError ConfigError DataError JobFailedError NotEnoughMembersError "

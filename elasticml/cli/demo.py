@@ -132,7 +132,11 @@ def _over_all_examples(result: Result, job: Job) -> Result:
     from elasticml.jobs.history import History
     from elasticml.story.history import HistoryRow
 
-    train, test, section = training_source(job.data), test_source(job.data), result.job["algorithm"]
+    train, test, section = (
+        training_source(job.source),
+        test_source(job.source),
+        result.job["algorithm"],
+    )
     assert test is not None
     facts = merge_summaries([train.survey(block.index) for block in train.blocks()])
     history = [dict(row) for row in result.history]

@@ -88,7 +88,7 @@ def init(data: str, label: str | None, kind: str | None, out: Path, verbose: boo
     from elasticml.data.readers.file_parts import files_of
     from elasticml.data.source import format_named, infer_format, source_from_spec
     from elasticml.data.storage.filesystem import is_url
-    from elasticml.jobs.job_file import read_job_file
+    from elasticml.jobs.job_spec import JobSpec
 
     if out.exists():
         raise ConfigError(f"--out: {out} exists already; give another name or remove it")
@@ -113,7 +113,7 @@ def init(data: str, label: str | None, kind: str | None, out: Path, verbose: boo
     text = _job_file(Path(data).name.partition(".")[0], kind, path, found, lines)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
-    read_job_file(out)
+    JobSpec.from_file(out)
     column = f"{found.name} ({found.why}): " if found.name else ""
     click.echo(f"job file    {out}")
     click.echo(f"label       {column}{found.summary()}")

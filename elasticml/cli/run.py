@@ -74,7 +74,6 @@ def run(
         from elasticml.cli.cluster import client_of
         from elasticml.ids import parse_size
         from elasticml.job import Job
-        from elasticml.jobs.job_file import read_job_file
         from elasticml.jobs.run_checkpoints import interrupted_run, job_file_of_run
         from elasticml.jobs.run_directory import check_free, default_run_path
         from elasticml.specification.sections import LocalWorkers, YarnContainers
@@ -86,28 +85,28 @@ def run(
         job = job_file_of_run(resume)
     assert job is not None
     with _nothing_written():
-        file = read_job_file(job, settings)
-    if isinstance(file.cluster, YarnContainers):
+        made = Job.from_file(job, settings)
+    assert made.cluster is not None
+    if isinstance(made.cluster, YarnContainers):
         from elasticml.cli.submit import run_on_yarn
 
-        run_on_yarn(file, out, as_json=as_json, cancels=True)
+        run_on_yarn(made, out, as_json=as_json, cancels=True)
         return
-    made = Job.from_file(file)
-    path = resume or out or default_run_path(file.name, datetime.now())
+    path = resume or out or default_run_path(made.name, datetime.now())
     if resume is None:
         check_free(path)
     else:
         interrupted_run(resume, made.checkpoint)  # before anything is started
     layout = None
-    if isinstance(file.cluster, LocalWorkers):
+    if isinstance(made.cluster, LocalWorkers):
         # Check first: nothing is started for a job that cannot run.
         layout = made.check_data()
-        if file.cluster.memory != "auto":
-            made.check_memory(parse_size(file.cluster.memory))
+        if made.cluster.memory != "auto":
+            made.check_memory(parse_size(made.cluster.memory))
     with (
         _nothing_written(),
         warnings.catch_warnings(),
-        client_of(file.cluster, made.algorithm.name, layout, verbose=verbose) as client,
+        client_of(made.cluster, made.algorithm.name, layout, verbose=verbose) as client,
     ):
         # The summary says it in its last line.
         warnings.filterwarnings("ignore", NOT_CONVERGED)
@@ -116,7 +115,7 @@ def run(
             progress=not is_quiet(),
             run_dir=path,
             resume=resume is not None,
-            cluster=file.cluster.model_dump(mode="json"),
+            cluster=made.cluster.model_dump(mode="json"),
         )
     print_summary(result.summary, as_json)
 

@@ -41,26 +41,25 @@ def simulate(
     """Run a job file in virtual time."""
     from elasticml.job import Job
     from elasticml.jobs.follow import follow
-    from elasticml.jobs.job_file import read_job_file
     from elasticml.jobs.progress_bar import ProgressBar
     from elasticml.jobs.run_directory import default_run_path
     from elasticml.jobs.simulated_job import SimulatedJob
     from elasticml.specification.sections import Address
 
-    file = read_job_file(job, settings)
-    made = Job.from_file(file)
-    has_data = not (file.simulate or {}).get("costs")
+    made = Job.from_file(job, settings)
+    assert made.cluster is not None
+    has_data = not (made.simulate or {}).get("costs")
     if has_data:
         made.check_data()
-    workers = 1 if isinstance(file.cluster, Address) else file.cluster.workers
+    workers = 1 if isinstance(made.cluster, Address) else made.cluster.workers
     # A deterministic job id: the same file gives the same story, byte for byte.
-    record = made.record(f"{file.name}-simulated", file.members.start or workers)
+    record = made.record(f"{made.name}-simulated", made.members.start or workers)
     with _rare_collections(), nullcontext() if is_quiet() else ProgressBar() as progress:
         result = follow(
-            SimulatedJob(record, made.data if has_data else None),
-            run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
+            SimulatedJob(record, made.source if has_data else None),
+            run_dir=out or default_run_path(f"{made.name}-simulated", datetime.now()),
             watchers=[] if progress is None else [progress],
-            cluster=file.cluster.model_dump(mode="json"),
+            cluster=made.cluster.model_dump(mode="json"),
             cancels=True,
         )
     print_summary(result.summary, as_json)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elasticml.clusters.yarn.jobs.submission import Verdict
     from elasticml.clusters.yarn.jobs.submit import SubmissionPlan
     from elasticml.clusters.yarn.yarn_client import YarnClient
-    from elasticml.jobs.job_file import JobFile
+    from elasticml.job import Job
     from elasticml.protocol.job_record import JobRecord
 
 _HELP = """Run the job in JOB (a YAML file) in containers of a Hadoop cluster.
@@ -83,8 +83,8 @@ def submit(
     pack: bool,
     detach: bool,
 ) -> None:
-    """Submit a job file."""
-    from elasticml.jobs.job_file import read_job_file
+    """Submit a job job."""
+    from elasticml.job import Job
 
     if queue is not None:
         settings = (*settings, f"cluster.queue={queue}")
@@ -96,7 +96,7 @@ def submit(
             "APPLICATION_ID --out DIR"
         )
     run_on_yarn(
-        read_job_file(job, settings, default_kind="yarn"),
+        Job.from_file(job, settings, default_kind="yarn"),
         out,
         as_json=as_json,
         detach=detach,
@@ -105,7 +105,7 @@ def submit(
 
 
 def run_on_yarn(
-    file: JobFile, out: Path | None, *, as_json: bool, detach: bool = False, cancels: bool
+    job: Job, out: Path | None, *, as_json: bool, detach: bool = False, cancels: bool
 ) -> None:
     """Submit a job, follow it to its end, fetch its run directory, and print its summary.
 
@@ -122,11 +122,11 @@ def run_on_yarn(
     from elasticml.clusters.yarn.skein_client import start_client
     from elasticml.jobs.run_directory import check_free, default_run_path
 
-    path = out or default_run_path(file.name, datetime.now())
+    path = out or default_run_path(job.name, datetime.now())
     if not detach:
         check_free(path)
     with abort_before_submission():
-        plan, record = _prepared(file)
+        plan, record = _prepared(job)
         from elasticml.clusters.yarn.jobs.submit import packed
 
         plan = packed(plan, say)
@@ -195,27 +195,27 @@ def submit_and_follow(
         raise
 
 
-def _prepared(file: JobFile) -> tuple[SubmissionPlan, JobRecord]:
+def _prepared(job: Job) -> tuple[SubmissionPlan, JobRecord]:
     """Check job and cluster; return the plan and the job record."""
     from elasticml.clusters.yarn.jobs.submit import check_sources, plan_submission
-    from elasticml.job import Job, new_job_id
+    from elasticml.job import new_job_id
     from elasticml.protocol.job_record import job_record
     from elasticml.specification.sections import YarnContainers
 
-    if not isinstance(file.cluster, YarnContainers):
+    if not isinstance(job.cluster, YarnContainers):
+        kind = job.cluster and job.cluster.kind
         raise ConfigError(
-            f"cluster.kind: got {file.cluster.kind!r}, wanted 'yarn'; use elasticml run, or "
+            f"cluster.kind: got {kind!r}, wanted 'yarn'; use elasticml run, or "
             "--set 'cluster={kind: yarn, workers: 4}'",
             path="cluster.kind",
         )
-    job = Job.from_file(file)
-    check_sources(job.data)
+    check_sources(job.source)
     job.check_data()
-    plan = plan_submission(file.cluster, file.name, datetime.now())
+    plan = plan_submission(job.cluster, job.name, datetime.now())
     job.check_memory(plan.worker_bytes)
-    start = file.members.start or plan.workers
+    start = job.members.start or plan.workers
     limits = [plan.worker_bytes] * start
-    record = job.record(new_job_id(file.name), start, limits, run_dir=plan.place)
+    record = job.record(new_job_id(job.name), start, limits, run_dir=plan.place)
     return plan, job_record(record)
 
 

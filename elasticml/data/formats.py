@@ -7,9 +7,7 @@ files into blocks, and reads the rows of a block.
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -30,8 +28,9 @@ from elasticml.ids import ChunkId
 from elasticml.specification.settings_model import (
     Dtype,
     SettingsModel,
-    documented_parameters,
+    documentation,
     read_settings,
+    signature_of,
 )
 from elasticml.specification.user_objects import path_of
 
@@ -278,8 +277,7 @@ def _listing_of(path: str, table: str) -> Listing:
 def reader(kind: Callable[P, S]) -> Callable[P, S]:
     """Return the function that makes a source of a format, with its options as arguments."""
     format: Any = kind
-    fields = format.model_fields
-    names = [name for name, field in fields.items() if field.kw_only is False]
+    names = [name for name, field in format.model_fields.items() if field.kw_only is False]
 
     def read(*args: Any, **options: Any) -> Any:
         if len(args) > len(names):
@@ -288,34 +286,6 @@ def reader(kind: Callable[P, S]) -> Callable[P, S]:
 
     read.__name__ = read.__qualname__ = format.reader
     read.__module__ = format.__module__
-    read.__doc__ = _documentation(format)
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD
-            if name in names
-            else inspect.Parameter.KEYWORD_ONLY,
-            annotation=field.annotation,
-            default=inspect.Parameter.empty if field.is_required() else field.default,
-        )
-        for name, field in fields.items()
-        if field.repr
-    ]
-    parameters.sort(key=lambda parameter: parameter.kind)
-    read.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    read.__doc__ = documentation(format)
+    read.__signature__ = signature_of(format)  # type: ignore[attr-defined]
     return read
-
-
-def _documentation(format: Any) -> str:
-    """Return a class's docstring with the options of the classes above it."""
-    text = inspect.cleandoc(format.__doc__ or "")
-    about, _, rest = text.partition("Parameters\n----------\n")
-    further = re.search(r"^\w+\n-{4,}\n", rest, re.M)
-    end = rest[further.start() :] if further else ""
-    options, fields = documented_parameters(format), format.model_fields
-    lines = []
-    for name in sorted(format.model_fields, key=lambda name: fields[name].kw_only is not False):
-        if name in options:
-            kind, description = options[name]
-            lines += [f"{name} : {kind}" if kind else name, f"    {description}"]
-    return "\n".join([about.rstrip(), "", "Parameters", "----------", *lines, "", end]).rstrip()

@@ -6,34 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticml.data.source import unlisted
+from elasticml.jobs.job_spec import SECTIONS
 from elasticml.jobs.run_checkpoints import job_file_entry
 from elasticml.protocol.job_record import JobRecord
 from elasticml.specification.algorithms import LocalSGD
 
-#: The sections of a job file, in the order in which ``job.yaml`` has them.
-SECTIONS = (
-    "name",
-    "data",
-    "algorithm",
-    "cluster",
-    "absent",
-    "policies",
-    "stop",
-    "seed",
-    "faults",
-    "collective",
-    "partitions",
-    "holders",
-    "placement",
-    "warm_start",
-    "members",
-    "evaluate",
-    "validate",
-    "checkpoint",
-    "threads",
-    "memory_limit",
-    "simulate",
-)
 #: Sections that the record has in another form, or not at all.
 _CONVERTED = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
 

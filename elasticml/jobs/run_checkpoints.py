@@ -58,7 +58,7 @@ def checkpoint_setting(setting: CheckpointLike) -> CheckpointSetting:
 
 
 def checkpoint_place(
-    setting: CheckpointSetting, run_dir: str | Path | None
+    setting: CheckpointSetting | None, run_dir: str | Path | None
 ) -> CheckpointPlace | None:
     """Return the setting as the job record has it; None if there is no directory to use.
 
@@ -67,7 +67,7 @@ def checkpoint_place(
     run_dir : path or URL, optional
         The run directory; checkpoints go into a subdirectory of it unless a path is set.
     """
-    if setting is False:
+    if not setting:
         return None
     if setting.path is not None:
         path = setting.path if is_url(setting.path) else str(Path(setting.path).absolute())
@@ -87,7 +87,7 @@ def job_file_entry(place: CheckpointPlace | None) -> dict[str, Any] | Literal[Fa
     return {**shown, "every": place.every_s}
 
 
-def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> InterruptedRun:
+def interrupted_run(run_dir: str | Path, setting: CheckpointSetting | None) -> InterruptedRun:
     """Find the checkpoints from which a run in a directory can resume.
 
     Raises

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_serializer, model_validator
 
+from elasticml.errors import ConfigError, shown
 from elasticml.ids import parse_size
-from elasticml.specification.algorithms import Absent, AnyAlgorithm, ends_itself
-from elasticml.specification.settings_model import Count, Index, SettingsModel, Threads, Workers
+from elasticml.specification.algorithms import AnyAlgorithm, ends_itself
+from elasticml.specification.settings_model import (
+    Count,
+    Index,
+    SettingsModel,
+    Threads,
+    Workers,
+    read_settings,
+)
 
 #: Least memory of a worker process; none can work with less.
 CONTAINER_BYTES_MIN = 2**26
@@ -21,28 +29,6 @@ DEFAULT_ROUNDS = 100
 ROUNDS_MAX = 1000
 Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
-
-
-class JobOptions(SettingsModel):
-    """The settings of a job that are not in a section of their own."""
-
-    #: How to handle the examples of lost members.
-    absent: Absent = "auto"
-    #: Seed of all random choices.
-    seed: Index = 0
-    #: Static partitions of the examples, several per member, as in the papers' layouts.
-    partitions: Count | None = None
-    #: Members that hold each chunk's body.
-    holders: Holders = "auto"
-    #: Initial placement of chunks on members.
-    placement: Placement = "auto"
-    #: Compute threads of a member; by default those of its worker.
-    threads: Threads | None = None
-
-    @classmethod
-    def path_in_messages(cls) -> str:
-        """Return nothing: the settings are at the top of the job file."""
-        return ""
 
 
 class Stop(SettingsModel):
@@ -111,7 +97,8 @@ class Fault(SettingsModel):
         if self.lose == [] or len(set(slots)) < len(slots) or min(slots, default=0) < 0:
             raise ValueError(f"lose: got {slots}, wanted different slots, counted from 0")
 
-    def entry(self) -> dict[str, Any]:
+    @model_serializer
+    def _entry(self) -> dict[str, Any]:
         """Return the fault as an entry of the job record."""
         if self.returned is not None:
             return {"round": self.round, "return": self.returned}
@@ -123,6 +110,83 @@ class Fault(SettingsModel):
             "grace": self.grace,
         }
         return entry | ({"exchange": self.exchange} if self.exchange else {})
+
+
+def read_faults(raw: object, path: str = "faults") -> tuple[Fault, ...]:
+    """Validate a list of faults.
+
+    Returns
+    -------
+    tuple of Fault
+        Sorted by round; faults of one round keep their order.
+
+    Raises
+    ------
+    ConfigError
+        When it is not a list, or an entry is invalid.
+    """
+    if raw is None:
+        return ()
+    if not isinstance(raw, Sequence) or isinstance(raw, str):
+        raise ConfigError(
+            f"{path}: got {shown(raw)}, wanted a list such as [{{round: 100, lose: 7}}]", path=path
+        )
+    entries: list[Any] = list(raw)
+    faults = [
+        read_settings(Fault, entry, f"{path}[{index}]") for index, entry in enumerate(entries)
+    ]
+    return tuple(sorted(faults, key=lambda fault: fault.round))
+
+
+def check_faults(faults: Sequence[Fault], workers: int) -> None:
+    """Check that each fault is possible: members to lose are present, members to return are lost.
+
+    Parameters
+    ----------
+    faults : sequence of Fault, by round
+    workers : int
+        Members at round 0, in slots 0 to ``workers - 1``.
+
+    Raises
+    ------
+    ConfigError
+        When a fault removes more members than there are, names an empty slot, or returns more
+        members than were lost.
+    """
+    here = set(range(workers))
+    gone: set[int] = set()
+    unnamed = 0
+    for fault in faults:
+        where = f"faults: round {fault.round}"
+        n_here = workers - len(gone) - unnamed
+        if fault.returned is not None:
+            n_gone = len(gone) + unnamed
+            if fault.returned > n_gone:
+                raise ConfigError(
+                    f"{where}: return: {fault.returned}, but {n_gone} of {workers} members have "
+                    f"gone by then; lose them in an earlier round",
+                    path="faults",
+                )
+            # The driver chooses which slots return first, so the named ones are unknown from here.
+            unnamed += len(gone) - fault.returned
+            gone = set()
+        elif isinstance(fault.lose, list):
+            wrong = [slot for slot in fault.lose if slot not in here or slot in gone]
+            if wrong or len(fault.lose) > n_here:
+                raise ConfigError(
+                    f"{where}: lose: {fault.lose}, but slot {(wrong or fault.lose)[0]} holds no "
+                    f"member then; slots are 0 to {workers - 1}",
+                    path="faults",
+                )
+            gone |= set(fault.lose)
+        elif fault.lose is not None:
+            if fault.lose > n_here:
+                raise ConfigError(
+                    f"{where}: lose: {fault.lose}, but {n_here} of {workers} members are there "
+                    f"then; lose fewer or set cluster.workers",
+                    path="faults",
+                )
+            unnamed += fault.lose
 
 
 class Collective(SettingsModel):
@@ -203,7 +267,8 @@ class Evaluate(SettingsModel):
         """The names of the metrics."""
         return (self.metric,) if isinstance(self.metric, str) else self.metric
 
-    def section(self) -> dict[str, Any]:
+    @model_serializer
+    def _section(self) -> dict[str, Any]:
         """Return the section of the job record."""
         metrics = {"metric": list(self.metrics)} if self.metrics else {}
         return {"every": self.every, "rounds": list(self.rounds), **metrics}

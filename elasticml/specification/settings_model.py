@@ -22,6 +22,7 @@ These values are known only while the job runs, and stay "auto" in the record:
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
 import re
@@ -99,6 +100,9 @@ AS_TUPLE = GetPydanticSchema(
 #: The same of a tuple of two.
 AS_PAIR = GetPydanticSchema(lambda kind, handler: handler(GenericAlias(tuple, 2 * get_args(kind))))
 
+#: A value that is checked elsewhere.
+AS_IT_IS = GetPydanticSchema(lambda kind, handler: handler(Any))
+
 
 class Explained:
     """Settings whose errors are one line: the key, the value, what was wanted, the nearest key.
@@ -130,6 +134,19 @@ class Explained:
         except ValueError as error:
             raise ConfigError(join(path, error), path=path) from None
         return made
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
+        """Return the JSON schema, with what the code says about the class and its settings."""
+        schema = handler(core)
+        own = handler.resolve_ref_schema(schema)
+        own["description"] = str(inspect.getdoc(cls)).split("\n\n")[0].replace("\n", " ")
+        kind: Any = cls
+        texts = _descriptions(kind)
+        for key, name in names_by_key(cls).items() if "properties" in own else ():
+            if text := texts.get(key, texts.get(name)):
+                own["properties"][key].setdefault("description", text)
+        return schema
 
     @classmethod
     def path_in_messages(cls) -> str:
@@ -270,6 +287,78 @@ def documented_parameters(kind: type) -> dict[str, tuple[str, str]]:
             elif line.strip():
                 found |= {n: (found[n][0], f"{found[n][1]} {line.strip()}".strip()) for n in names}
     return found
+
+
+@cache
+def _descriptions(kind: Any) -> Mapping[str, str]:
+    """Return what the code says about each field of a class.
+
+    Fields are documented by ``#:`` comments above them, or under "Parameters" in the docstring.
+    """
+    above_class = kind.__mro__[1]
+    is_section = "model_fields" in dir(above_class) and above_class.model_fields
+    inherited = _descriptions(above_class) if is_section else {}
+    texts = {**inherited, **{n: text for n, (_, text) in documented_parameters(kind).items()}}
+    source = inspect.getsource(kind)
+    lines = [line.strip() for line in source.splitlines()]
+    tree = ast.parse(source).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            above: list[str] = []
+            line = node.lineno - 2
+            while line >= 0 and lines[line].startswith("#:"):
+                above.insert(0, lines[line].removeprefix("#:").strip())
+                line -= 1
+            if above:
+                texts[node.target.id] = " ".join(above)
+    return texts
+
+
+def documentation(kind: Any) -> str:
+    """Return a class's docstring with the settings of the classes above it."""
+    about, *sections = re.split(r"^(?=\w+\n-{4,}$)", inspect.cleandoc(kind.__doc__), flags=re.M)
+    options, fields = documented_parameters(kind), names_by_key(kind)
+    lines = ["Parameters", "----------"]
+    for key in sorted(
+        options.keys() & fields.keys(),
+        key=lambda key: (
+            kind.model_fields[fields[key]].kw_only is not False,
+            [*options].index(key),
+        ),
+    ):
+        type_text, description = options[key]
+        lines += [f"{key} : {type_text}" if type_text else key, f"    {description}"]
+    further = [part.rstrip() for part in sections if not part.startswith("Parameters\n")]
+    return "\n\n".join([about.rstrip(), "\n".join(lines), *further])
+
+
+def signature_of(kind: type[BaseModel], *before: inspect.Parameter) -> inspect.Signature:
+    """Return the signature of a function with the settings of a class as arguments."""
+    parameters = [
+        inspect.Parameter(
+            field.alias or name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD
+            if field.kw_only is False
+            else inspect.Parameter.KEYWORD_ONLY,
+            annotation=field.annotation,
+            default=inspect.Parameter.empty
+            if field.is_required()
+            else (None if field.default_factory else field.default),
+        )
+        for name, field in kind.model_fields.items()
+        if field.repr
+    ]
+    return inspect.Signature([*before, *sorted(parameters, key=lambda one: one.kind)])
+
+
+def documented(kind: K) -> K:
+    """Give a class with a constructor of its own the signature and docstring of its settings."""
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    made: Any = kind
+    made.__init__.__signature__ = signature_of(made, first)
+    made.__doc__ = documentation(made)
+    return kind
 
 
 def default_of(kind: type[BaseModel], name: str) -> Any:

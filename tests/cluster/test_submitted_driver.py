@@ -17,7 +17,6 @@ from elasticml.clusters.yarn.jobs.submission import (
     read_verdict,
 )
 from elasticml.job import Job
-from elasticml.jobs.job_file import parse_job
 from elasticml.protocol.job_record import job_record
 from tests.play.stock_workers import kill_session
 from tests.waiting import until
@@ -46,7 +45,7 @@ def submit(tmp_path):
             "stop": {"rounds": 10},
             **changes,
         }
-        job = Job.from_file(parse_job(raw, folder=tmp_path, name="driven"))
+        job = Job.from_sections(raw, folder=tmp_path, name="driven")
         submission = Submission(
             record=job_record(job.record("driven-1", WORKERS, run_dir=tmp_path / "place")),
             cluster={"kind": "yarn", "workers": WORKERS},

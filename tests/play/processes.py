@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import threading
@@ -19,7 +18,8 @@ from elasticml.clusters.polling import until
 from elasticml.errors import ElasticmlError, JobFailedError
 from elasticml.job import Job, resume
 from elasticml.jobs.handle import Handle
-from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.job_spec import JobSpec
+from elasticml.specification.settings_model import names_by_key
 from tests.play.plan import Fault, Plan, Played
 from tests.play.problems import file_source_of
 from tests.play.rules import violations
@@ -153,8 +153,11 @@ class _Play:
         data = {"format": "npz", "path": "replaced", "cache": str(self.world.disk / "cache")}
         if "chunk_bytes" in self.plan.job:
             data["chunk_size"] = self.plan.job["chunk_bytes"]
-        file = parse_job({**sections, "data": data}, folder=self.world.folder, name="play")
-        return Job.from_file(dataclasses.replace(file, data=source, name=f"play-{self.plan.seed}"))
+        spec = JobSpec.from_sections(
+            {**sections, "data": data}, folder=self.world.folder, name="play"
+        )
+        given = {key: getattr(spec, name) for key, name in names_by_key(JobSpec).items()}
+        return Job(**{**given, "data": source, "name": f"play-{self.plan.seed}"})
 
     def _await_end(self, handle: Handle) -> str:
         """Watch a job, and begin what is due; return its state at the end."""

@@ -41,7 +41,7 @@ from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import Source, survey_all
 from elasticml.data.storage.block_file import map_block, write_block
 from elasticml.errors import ConfigError, DataError
-from elasticml.jobs.job_file import read_job_file
+from elasticml.jobs.job_spec import JobSpec
 from elasticml.jobs.warm_start import load_warm_start
 from elasticml.models.file_format import HEADER
 from elasticml.models.loading import load_model
@@ -316,7 +316,7 @@ def cases() -> dict[str, Case]:
         "model": Case(write_model, read_model, forge_arrays),
         "network": Case(write_network, read_model, forge_network),
         "checkpoint": Case(write_checkpoint, read_a_checkpoint, forge_checkpoint),
-        "job": Case(write_job, lambda folder: read_job_file(folder / "job.yaml"), forge_job),
+        "job": Case(write_job, lambda folder: JobSpec.from_file(folder / "job.yaml"), forge_job),
     }
 
 

@@ -72,7 +72,7 @@ def test_a_job_that_makes_no_progress_ends_unless_it_was_asked_for_rounds() -> N
 
 def test_result_command_page_and_report_begin_with_it(tmp_path: Path, capsys: Any) -> None:
     job = em.Job(em.BatchGradient(l2=1e-2), points(), name="short", stop=em.Stop(rounds=3))
-    result = follow(SimulatedJob(job.record("short", 2), job.data), run_dir=tmp_path / "run")
+    result = follow(SimulatedJob(job.record("short", 2), job.source), run_dir=tmp_path / "run")
     words = result.summary["unconverged"]
     assert repr(result).startswith(f"<{words}. Result of short: 3 rounds")
     assert repr(em.load_result(tmp_path / "run")) == repr(result)

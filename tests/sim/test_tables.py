@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             chunk_size="16 KiB",
             stop=em.Stop(rounds=1000),
         )
-        simulated = SimulatedJob(job.record(name, 3), job.data)
+        simulated = SimulatedJob(job.record(name, 3), job.source)
         result: Any = follow(simulated, run_dir=folder / name)
         assert result.summary["lost"] >= 3
         assert result.summary["converged"]

@@ -338,7 +338,7 @@ def test_held_out_rows_of_a_table_are_in_no_vocabulary(
         stop=em.Stop(rounds=3),
         evaluate=False,
     )
-    result = simulate(job.record("j", 2), job.data)
+    result = simulate(job.record("j", 2), job.source)
     assert result.facts is not None
     counts = result.facts.n_rows, result.facts.scored_rows["validation"]
     assert counts == (n - held.sum(), held.sum())

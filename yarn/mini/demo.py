@@ -13,7 +13,7 @@ import click
 
 from elasticml.cli.submit import run_on_yarn
 from elasticml.clusters.yarn.skein_client import start_client
-from elasticml.jobs.job_file import JobFile, parse_job
+from elasticml.job import Job
 from elasticml.report.preemptions import preemptions_table
 from elasticml.report.run_reader import read_run
 from yarn.mini.mini_settings import Preemption
@@ -128,9 +128,9 @@ def yarn_demo(
     _show(out, time.monotonic() - began_s, to_errors=as_json)
 
 
-def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
+def _job(place: str, rows: int, seconds: float, workers: int) -> Job:
     splice = {"format": "synthetic_splice", "rows": rows, "seed": 1, "positive_share": 0.1}
-    return parse_job(
+    return Job.from_sections(
         {
             "data": {**splice, "test": {**splice, "rows": rows // 2, "seed": 2}},
             # So small that the job does not reach the optimum while containers come and go.

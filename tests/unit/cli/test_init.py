@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from elasticml.cli.main import elasticml
 from elasticml.errors import ConfigError
-from elasticml.jobs.job_file import read_job_file
+from elasticml.jobs.job_spec import JobSpec
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 def written(*arguments):
     done = CliRunner().invoke(elasticml, ["init", *arguments, "--out", "job.yaml"])
     assert done.exit_code == 0, done.exception
-    return read_job_file("job.yaml"), done.output, Path("job.yaml").read_text()
+    return JobSpec.from_file("job.yaml"), done.output, Path("job.yaml").read_text()
 
 
 @pytest.mark.parametrize("name", ["flights.csv", "flights.parquet", "parts"])

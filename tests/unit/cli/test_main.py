@@ -151,6 +151,8 @@ def test_a_wrong_command_line_is_exit_2_and_writes_nothing(command, tmp_path, jo
     assert sorted(tmp_path.iterdir()) == before
 
 
+FROM_FILE = "jobs.job_spec.JobSpec.from_file"
+
 # --- errors and interrupts ------------------------------------------------------------------------
 
 
@@ -158,7 +160,7 @@ def test_an_internal_error_is_one_line_and_exit_3(command, monkeypatch):
     def fail(*_):
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("elasticml.jobs.job_file.read_job_file", fail)
+    monkeypatch.setattr(f"elasticml.{FROM_FILE}", fail)
     code, _, err = command("run", "job.yaml")
     line = "elasticml: internal error: RuntimeError: two lines (--verbose shows the traceback)\n"
     assert (code, err) == (3, line)
@@ -169,9 +171,9 @@ def test_an_internal_error_is_one_line_and_exit_3(command, monkeypatch):
     ("where", "arguments", "notes", "said"),
     [
         # The message claimed that the run stays in its directory before there was one.
-        ("jobs.job_file.read_job_file", ["run", "job.yaml"], [], "the job had not started, and "),
+        (FROM_FILE, ["run", "job.yaml"], [], "the job had not started, and "),
         ("cli.cluster.client_of", ["run", "job.yaml"], [], "the job had not started, and "),
-        ("jobs.job_file.read_job_file", ["run", "job.yaml"], ["it is in a"], "it is in a"),
+        (FROM_FILE, ["run", "job.yaml"], ["it is in a"], "it is in a"),
         ("data.readers.convert.convert", ["convert", "rows.svm", "made"], [], ""),
     ],
 )

@@ -50,8 +50,7 @@ import_algorithms(['cocoa'])
 CHECKED = """
 import elasticml.cli.run
 from elasticml.job import Job
-from elasticml.jobs.job_file import read_job_file
-assert Job.from_file(read_job_file('job.yaml', ())).check_data()[0] == 'csr'
+assert Job.from_file('job.yaml', ()).check_data()[0] == 'csr'
 """
 
 

@@ -38,7 +38,7 @@ def run(algorithm: Any, y: Any, *, x: Any = X, by: str = "rows", **options: Any)
 
 
 def played(job: em.Job) -> Result:
-    return follow(SimulatedJob(job.record("scored", 3), job.data))
+    return follow(SimulatedJob(job.record("scored", 3), job.source))
 
 
 def classified(model: Any, x: Any, y: Any, s: Any) -> dict[str, float]:

@@ -9,7 +9,6 @@ import pytest
 
 import elasticml as em
 from elasticml.errors import ConfigError
-from elasticml.jobs.job_file import parse_job
 
 DATA = em.from_arrays(np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2.0)
 KMEANS = em.AsyncSGD("kmeans", k=3, report_every=0.5)
@@ -25,7 +24,7 @@ def test_of_the_algorithms_only_it_is_not_deterministic():
 
 
 def test_a_job_file_may_select_it(tmp_path):
-    file = parse_job(
+    job = em.Job.from_sections(
         {
             "data": {"format": "synthetic_splice", "rows": 100},
             "algorithm": {"name": "async_sgd", "problem": "linear", "loss": "squared"},
@@ -35,7 +34,6 @@ def test_a_job_file_may_select_it(tmp_path):
         folder=tmp_path,
         name="free",
     )
-    job = em.Job.from_file(file)
     assert job.algorithm.section()["report_every"] == 1.0
     assert job.record("j", 1)["collective"]["bandwidth"] == 118e6
 

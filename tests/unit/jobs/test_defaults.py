@@ -10,17 +10,17 @@ import pytest
 
 import elasticml as em
 from elasticml.data.source import FILE_FORMATS, format_named
+from elasticml.jobs.job_spec import OF_DATA, SECTIONS
 from elasticml.specification.algorithms import record_section, settings_from_section
-from elasticml.specification.sections import JobOptions, default_stop
-from elasticml.specification.settings_model import default_of
+from elasticml.specification.sections import default_stop
 
 
-def test_a_job_has_the_defaults_of_the_specification() -> None:
-    parameters = inspect.signature(em.Job.__init__).parameters
-    shared = [name for name in JobOptions.model_fields if name in parameters]
-    assert len(shared) == 6
-    for name in shared:
-        assert parameters[name].default == default_of(JobOptions, name)
+def test_the_settings_of_job_files_are_the_arguments_of_a_job_and_documented() -> None:
+    arguments = [*inspect.signature(em.Job).parameters]
+    assert arguments[:2] == ["algorithm", "data"]
+    assert {*arguments} == {*SECTIONS, *OF_DATA}
+    for key in arguments:
+        assert f"\n{key} : " in em.Job.__doc__
 
 
 @pytest.mark.parametrize("name", FILE_FORMATS)

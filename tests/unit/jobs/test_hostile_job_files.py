@@ -3,7 +3,8 @@
 import pytest
 
 from elasticml.errors import ConfigError, shown
-from elasticml.jobs.job_file import apply_override, read_job_file
+from elasticml.jobs.job_file import apply_override
+from elasticml.jobs.job_spec import JobSpec
 from elasticml.jobs.yaml_text import DEPTH_MAX, TEXT_BYTES_MAX, VALUES_MAX, dump_yaml, load_yaml
 
 _FOLD = "[" + ", ".join(["*a{0}"] * 9) + "]"
@@ -39,7 +40,7 @@ def test_an_attack_is_one_short_line_that_says_where(tmp_path, text, expected):
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_job_file(path, ["algorithm.name=batch_gradient"])
+        JobSpec.from_file(path, ["algorithm.name=batch_gradient"])
     assert expected in caught.value.message
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 1000

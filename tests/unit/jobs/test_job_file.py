@@ -7,8 +7,9 @@ import yaml
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError
 from elasticml.job import Job
-from elasticml.jobs.job_file import SECTIONS, apply_override, read_job_file
+from elasticml.jobs.job_file import apply_override
 from elasticml.jobs.job_record import job_file_from_record
+from elasticml.jobs.job_spec import SECTIONS, JobSpec
 from elasticml.protocol.job_record import job_record
 from elasticml.specification.algorithms import BatchGradient, CoCoA
 from elasticml.specification.sections import Address, Evaluate, LocalWorkers, Stop, YarnContainers
@@ -43,14 +44,14 @@ def write(folder, content):
 
 def message(folder, content, settings=()):
     with pytest.raises(ConfigError) as caught:
-        read_job_file(write(folder, content), settings)
+        JobSpec.from_file(write(folder, content), settings)
     assert "\n" not in caught.value.message
     return caught.value.message
 
 
 def test_paths_of_a_yarn_cluster_are_relative_to_the_file_and_urls_stay(tmp_path):
     cluster = {"kind": "yarn", "specification": "spec.yaml", "result": "hdfs://nn:8020/runs/a"}
-    file = read_job_file(write(tmp_path, {**SMALL, "cluster": cluster}))
+    file = JobSpec.from_file(write(tmp_path, {**SMALL, "cluster": cluster}))
     assert file.cluster == YarnContainers(
         specification=str(tmp_path / "spec.yaml"), result="hdfs://nn:8020/runs/a"
     )
@@ -58,13 +59,13 @@ def test_paths_of_a_yarn_cluster_are_relative_to_the_file_and_urls_stay(tmp_path
 
 @pytest.mark.parametrize("section", [{}, {"cluster": None}, {"cluster": {"workers": 2}}])
 def test_a_file_without_a_kind_of_cluster_is_for_the_commands_own(tmp_path, section):
-    file = read_job_file(write(tmp_path, {**SMALL, **section}), default_kind="yarn")
+    file = JobSpec.from_file(write(tmp_path, {**SMALL, **section}), default_kind="yarn")
     workers = (section.get("cluster") or {}).get("workers", 4)
     assert file.cluster == YarnContainers(workers=workers)
 
 
 def test_every_section_is_read(tmp_path):
-    file = read_job_file(write(tmp_path, WHOLE))
+    file = JobSpec.from_file(write(tmp_path, WHOLE))
     assert file.name == "whole"
     assert file.data.spec()["path"] == str(tmp_path / "train.svm")
     assert file.test.spec()["path"] == str(tmp_path / "test.svm")
@@ -73,7 +74,7 @@ def test_every_section_is_read(tmp_path):
         loss="squared_hinge", l2=1e-3, optimizer="gd", step="constant"
     )
     assert file.cluster == LocalWorkers(workers=14, threads=1, memory="1 GiB")
-    assert (file.absent, file.seed, file.threads, file.chunk_size) == ("ignore", 7, 1, "200 KiB")
+    assert (file.absent, file.seed, file.threads, file.chunk_size) == ("ignore", 7, 1, 204800)
     assert file.cache == str(tmp_path / "blocks")
     assert file.stop == Stop(rounds=300, seconds=600)
     assert [fault.how for fault in file.faults] == ["terminate", "kill"]
@@ -83,7 +84,7 @@ def test_every_section_is_read(tmp_path):
 
 
 def test_omitted_settings_have_their_defaults(tmp_path):
-    file = read_job_file(write(tmp_path, SMALL))
+    file = JobSpec.from_file(write(tmp_path, SMALL))
     assert (file.name, file.absent, file.seed, file.faults) == ("job", "auto", 0, ())
     assert file.stop == Stop(rounds=1000)
     assert file.cluster == LocalWorkers()
@@ -102,30 +103,30 @@ placement: contiguous
 
 
 def test_cocoa_and_its_policies_are_read(tmp_path):
-    file = read_job_file(write(tmp_path, COCOA))
+    file = JobSpec.from_file(write(tmp_path, COCOA))
     assert file.algorithm == CoCoA(
         loss="squared_hinge", l2=1e-2, local_epochs=0.5, class_weight={1: 3}, scale="maxabs"
     )
     assert file.stop.gap == 1e-6
     assert [entry["name"] for entry in file.policies] == ["rebalance", "knee", "redeal"]
-    record = Job.from_file(file).record("a", 4)
+    record = Job.from_file(write(tmp_path, COCOA)).record("a", 4)
     assert (record["absent"], record["holders"], record["placement"]) == ("freeze", 2, "contiguous")
     assert (record["partitions"], record["algorithm"]["seed"]) == (16, 0)
 
 
 def test_open_settings_are_resolved_in_the_record(tmp_path):
     job = {**SMALL, "algorithm": {"name": "cocoa"}, "seed": 5}
-    record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 4)
+    record = Job.from_file(write(tmp_path, job)).record("a", 4)
     assert (record["absent"], record["holders"], record["placement"]) == ("reload", 2, "random")
     assert record["algorithm"]["seed"] == 5
-    record = Job.from_file(read_job_file(write(tmp_path, SMALL))).record("a", 4)
+    record = Job.from_file(write(tmp_path, SMALL)).record("a", 4)
     assert (record["absent"], record["holders"], record["placement"]) == ("auto", 1, "contiguous")
 
 
 def test_a_warm_start_is_sent_with_the_job_and_not_written_to_the_file(tmp_path):
     np.savez(tmp_path / "model.npz", coef=[[1.0, -2.0]], intercept=[0.5], classes=[0.0, 1.0])
     job = {**SMALL, "algorithm": {"name": "cocoa"}, "warm_start": "model.npz"}
-    record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 2)
+    record = Job.from_file(write(tmp_path, job)).record("a", 2)
     assert record["algorithm"]["warm_start"] == {"coef": [1.0, -2.0], "intercept": [0.5]}
     written = job_file_from_record(job_record(record))
     assert "warm_start" not in written["algorithm"]
@@ -134,9 +135,9 @@ def test_a_warm_start_is_sent_with_the_job_and_not_written_to_the_file(tmp_path)
 
 @pytest.mark.parametrize("content", [WHOLE, COCOA])
 def test_the_job_file_of_a_run_is_the_original_job(tmp_path, content):
-    first = Job.from_file(read_job_file(write(tmp_path, content))).record("a", 14)
+    first = Job.from_file(write(tmp_path, content)).record("a", 14)
     again = write(tmp_path, job_file_from_record(job_record(first)))
-    assert Job.from_file(read_job_file(again)).record("a", 14) == first
+    assert Job.from_file(again).record("a", 14) == first
 
 
 @pytest.mark.parametrize("name", ["..:x", ":x", "a..b:x", "json:", "json:x y"])
@@ -153,14 +154,14 @@ def test_faults_need_workers_of_our_own(tmp_path):
 
 
 def test_an_address_alone_is_a_cluster(tmp_path):
-    file = read_job_file(write(tmp_path, {**SMALL, "cluster": "tcp://host:8786"}))
+    file = JobSpec.from_file(write(tmp_path, {**SMALL, "cluster": "tcp://host:8786"}))
     assert file.cluster == Address(address="tcp://host:8786")
 
 
 def test_a_scheduler_file_and_certificates_are_paths_beside_the_job_file(tmp_path):
     tls = {"ca": "ca.pem", "cert": "me.pem"}
     section = {"kind": "address", "scheduler_file": "s.json", "tls": tls}
-    cluster = read_job_file(write(tmp_path, {**SMALL, "cluster": section})).cluster
+    cluster = JobSpec.from_file(write(tmp_path, {**SMALL, "cluster": section})).cluster
     assert cluster == Address(
         scheduler_file=str(tmp_path / "s.json"),
         tls={"ca": str(tmp_path / "ca.pem"), "cert": str(tmp_path / "me.pem")},
@@ -169,11 +170,11 @@ def test_a_scheduler_file_and_certificates_are_paths_beside_the_job_file(tmp_pat
 
 def test_a_cluster_from_a_function_sets_the_numbers_of_members(tmp_path):
     section = {"kind": "factory", "call": "m:C", "workers": 2, "workers_max": 6}
-    file = read_job_file(write(tmp_path, {**SMALL, "cluster": section}))
+    file = JobSpec.from_file(write(tmp_path, {**SMALL, "cluster": section}))
     assert (file.members.start, file.members.max, file.checkpoint) == (2, 6, False)
     members = {"start": 3, "max": 3}
     section = {"kind": "factory", "call": "m:C"}
-    file = read_job_file(write(tmp_path, {**SMALL, "cluster": section, "members": members}))
+    file = JobSpec.from_file(write(tmp_path, {**SMALL, "cluster": section, "members": members}))
     assert (file.cluster.workers, file.members.start, file.members.max) == (3, 3, 3)
 
 
@@ -184,20 +185,20 @@ def test_test_data_inherit_the_settings_of_the_training_data(tmp_path):
         "length": 60,
         "test": {"rows": 30, "seed": 5},
     }
-    test = read_job_file(write(tmp_path, {**SMALL, "data": data})).test.spec()
+    test = JobSpec.from_file(write(tmp_path, {**SMALL, "data": data})).test.spec()
     assert (test["rows"], test["seed"], test["length"]) == (30, 5, 60)
 
 
 def test_test_data_of_another_format_inherit_nothing(tmp_path):
     data = {**SMALL["data"], "test": {"format": "svmlight", "path": "test.svm"}}
-    test = read_job_file(write(tmp_path, {**SMALL, "data": data})).test.spec()
+    test = JobSpec.from_file(write(tmp_path, {**SMALL, "data": data})).test.spec()
     assert (test["format"], test["path"]) == ("svmlight", str(tmp_path / "test.svm"))
 
 
 def test_paths_expand_environment_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_DATA", "/some")
     job = {**SMALL, "data": {"format": "svmlight", "path": "$SOME_DATA/x.svm"}}
-    assert read_job_file(write(tmp_path, job)).data.spec()["path"] == "/some/x.svm"
+    assert JobSpec.from_file(write(tmp_path, job)).data.spec()["path"] == "/some/x.svm"
 
 
 def test_a_relative_folder_of_the_environment_is_relative_to_the_working_directory(
@@ -208,7 +209,7 @@ def test_a_relative_folder_of_the_environment_is_relative_to_the_working_directo
     folder = tmp_path / "jobs"
     folder.mkdir()
     job = {**SMALL, "data": {"format": "svmlight", "path": "$SOME_DATA/x.svm"}}
-    path = read_job_file(write(folder, job)).data.spec()["path"]
+    path = JobSpec.from_file(write(folder, job)).data.spec()["path"]
     assert path == str(tmp_path / "some" / "data" / "x.svm")
 
 
@@ -220,7 +221,7 @@ def test_an_unset_variable_is_named(tmp_path, monkeypatch):
 
 def test_scale_may_be_in_the_data_section(tmp_path):
     job = {**SMALL, "data": {**SMALL["data"], "scale": "maxabs"}}
-    assert read_job_file(write(tmp_path, job)).algorithm.scale == "maxabs"
+    assert JobSpec.from_file(write(tmp_path, job)).algorithm.scale == "maxabs"
 
 
 def test_contradictory_scales_are_refused(tmp_path):
@@ -233,13 +234,13 @@ def test_contradictory_scales_are_refused(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nothing\.yaml': does not exist; name a YAML file"):
-        read_job_file(tmp_path / "nothing.yaml")
+        JobSpec.from_file(tmp_path / "nothing.yaml")
 
 
 def test_a_binary_file_is_refused(tmp_path):
     (tmp_path / "job.yaml").write_bytes(b"PAR1\xff\x00")
     with pytest.raises(ConfigError, match=r"job\.yaml': byte 4 is not UTF-8; name a YAML"):
-        read_job_file(tmp_path / "job.yaml")
+        JobSpec.from_file(tmp_path / "job.yaml")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_a_file_without_a_job_is_refused(tmp_path, text, said):
 def test_settings_from_the_command_line_change_the_file(tmp_path):
     settings = ["stop.rounds=5", "algorithm.l2=1e-2", "faults.0.lose=2", "cluster.workers=6"]
     job = {**SMALL, "faults": [{"round": 1, "lose": 1}]}
-    file = read_job_file(write(tmp_path, job), settings)
+    file = JobSpec.from_file(write(tmp_path, job), settings)
     assert (file.stop.rounds, file.algorithm.l2, file.faults[0].lose) == (5, 1e-2, 2)
     assert file.cluster == LocalWorkers(workers=6)
 

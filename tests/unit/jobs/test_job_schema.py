@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from elasticml.cli.main import elasticml
 from elasticml.data.source import FILE_FORMATS
-from elasticml.jobs.job_file import parse_job
-from elasticml.jobs.job_record import SECTIONS
 from elasticml.jobs.job_schema import job_schema
+from elasticml.jobs.job_spec import SECTIONS, JobSpec
 from elasticml.policies.registry import POLICIES
 from elasticml.specification.algorithms import ALGORITHMS
 from elasticml.specification.sections import CLUSTERS
@@ -118,7 +117,7 @@ GOOD = (
 @pytest.mark.parametrize("changes", GOOD)
 def test_what_elasticml_accepts_is_valid(changes):
     job = MINIMAL | changes
-    parse_job(job, folder=Path(), name="job")
+    JobSpec.from_sections(job, folder=Path(), name="job")
     assert errors(job) == []
 
 

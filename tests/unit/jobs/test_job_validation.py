@@ -72,7 +72,7 @@ def test_the_remedy_for_a_gap_that_no_job_certifies_works(algorithm, remedy, fol
     assert str(caught.value).endswith(f" certifies no duality gap; use {remedy}")
     if followed is not None:
         job = em.Job(followed, data, stop=em.Stop(gap=1e-3, rounds=100), evaluate=False)
-        assert simulate(job.record("j", 2), job.data).rows[-1]["gap"] <= 1e-3
+        assert simulate(job.record("j", 2), job.source).rows[-1]["gap"] <= 1e-3
 
 
 @pytest.mark.parametrize(

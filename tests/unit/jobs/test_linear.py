@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import elasticml as em
-from elasticml.jobs.job_file import read_job_file
+from elasticml.jobs.job_spec import JobSpec
 
 DATA = em.from_arrays(np.eye(4), np.array([0.0, 1.0, 0.0, 1.0]))
 
@@ -37,7 +37,7 @@ def test_the_engine_follows_from_the_loss(
     (tmp_path / "job.yaml").write_text(
         f"data: {{path: rows.npz}}\nalgorithm: { ({**given, 'name': 'linear'}) }\n"
     )
-    assert read_job_file(tmp_path / "job.yaml").algorithm == em.Linear(**given).resolved()
+    assert JobSpec.from_file(tmp_path / "job.yaml").algorithm == em.Linear(**given).resolved()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import elasticml as em
 from elasticml.clusters.yarn.jobs.job_driver import progress_fraction
 from elasticml.data.source import merge_summaries
-from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.job_record import job_file_from_record
+from elasticml.jobs.job_spec import JobSpec
 from elasticml.jobs.progress_bar import status_line
 from elasticml.models.model import NetworkModel
 from elasticml.protocol.job_record import job_record
@@ -50,8 +50,7 @@ def test_the_job_file_of_a_run_is_the_same_job():
         **job_file_from_record(job_record(result)),
         "data": {"format": "images", "path": "a-images-idx3-ubyte"},
     }
-    file = parse_job(raw, folder=Path("/"), name="again")
-    again = em.Job.from_file(file)
+    again = em.Job.from_sections(raw, folder=Path("/"), name="again")
     assert (again.algorithm, again.stop, again.seed) == (
         em.LocalSGD(batch=4, holdout=0.1),
         em.Stop(epochs=7),
@@ -98,7 +97,7 @@ def test_columns_are_not_scaled_one_by_one():
         "algorithm": {"name": "local_sgd"},
     }
     with pytest.raises(em.ConfigError, match=r"data.scale: got 'maxabs', .* algorithm.normalize"):
-        parse_job(raw, folder=Path("/"), name="scaled")
+        JobSpec.from_sections(raw, folder=Path("/"), name="scaled")
 
 
 def test_progress_is_shown_in_epochs():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.job_spec import JobSpec
 from elasticml.jobs.run_checkpoints import (
     checkpoint_setting,
     forget_checkpoints,
@@ -26,7 +26,7 @@ JOB = {
 
 
 def setting_of(folder: Path, **sections: object) -> object:
-    return parse_job({**JOB, **sections}, folder=folder, name="job").checkpoint
+    return JobSpec.from_sections({**JOB, **sections}, folder=folder, name="job").checkpoint
 
 
 def test_runs_of_job_files_keep_checkpoints_except_on_another_users_scheduler(tmp_path):

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.job_file import JobFile, parse_job
 from elasticml.jobs.job_schema import job_schema
+from elasticml.jobs.job_spec import JobSpec
 from elasticml.specification.algorithms import BatchGradient
 
 SCHEMA = job_schema()
@@ -80,8 +80,8 @@ def is_valid(job: dict[str, Any]) -> bool:
 CASES = [case for case in settings_with_errors() if not is_valid(case[1])]
 
 
-def parsed(changes: dict[str, Any]) -> JobFile:
-    return parse_job(MINIMAL | changes, folder=Path(), name="job")
+def parsed(changes: dict[str, Any]) -> JobSpec:
+    return JobSpec.from_sections(MINIMAL | changes, folder=Path(), name="job")
 
 
 def message(changes: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def points(rows: int, seed: int) -> Any:
 
 def _write(path: Path, job: em.Job, workers: int, **simulated: Any) -> Path:
     record = job.record(f"{job.name}-1", workers) | {"simulate": simulated}
-    follow(SimulatedJob(record, job.data), run_dir=path)
+    follow(SimulatedJob(record, job.source), run_dir=path)
     return path
 
 

@@ -20,7 +20,7 @@ from elasticml.data.source import (
     survey_all,
 )
 from elasticml.errors import ConfigError, DataError
-from elasticml.jobs.job_file import read_job_file
+from elasticml.jobs.job_spec import JobSpec
 from tests.unit.data.rows import labels, matrix
 
 
@@ -180,7 +180,7 @@ def test_a_job_file_may_leave_out_a_format_that_the_name_implies(
     file = tmp_path / "job.yaml"
     text = "data: {{path: {}, label: late}}\nalgorithm: {{name: cocoa}}\n"
     file.write_text(text.format("parts"))
-    assert read_job_file(file).data.spec()["format"] == "csv"
+    assert JobSpec.from_file(file).data.spec()["format"] == "csv"
     file.write_text(text.format("parts/*.dat"))
     with pytest.raises(ConfigError, match=r"left out, and the name .* does not imply one"):
-        read_job_file(file)
+        JobSpec.from_file(file)

@@ -12,7 +12,7 @@ import pytest
 from elasticml.data.readers.images import read_images
 from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
-from elasticml.jobs.job_file import read_job_file
+from elasticml.jobs.job_spec import JobSpec
 
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
@@ -62,7 +62,7 @@ def test_a_job_file_names_images_and_their_labels(tmp_path):
         "  dtype: float32, test: {path: t10k-images-idx3-ubyte, labels: t10k-labels}}\n"
         "algorithm: {name: batch_gradient}\n"
     )
-    file = read_job_file(tmp_path / "job.yaml")
+    file = JobSpec.from_file(tmp_path / "job.yaml")
     assert file.data.spec()["labels"] == str(tmp_path / "train-labels")
     assert file.test.spec()["labels"] == str(tmp_path / "t10k-labels")
     assert file.test.spec()["dtype"] == "float32"

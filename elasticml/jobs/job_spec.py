@@ -1,0 +1,540 @@
+"""The settings of a job: the sections of a job file, the arguments of ``em.Job``, their schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from elasticml.data.source import (
+    FILE_FORMATS,
+    Source,
+    format_named,
+    how_to_give_again,
+    listed_once,
+)
+from elasticml.data.storage.filesystem import is_url
+from elasticml.errors import ConfigError, shown
+from elasticml.jobs.job_file import apply_override, read_yaml_mapping, readers_part, with_path
+from elasticml.jobs.job_validation import (
+    check_source,
+    check_together,
+    expand_path,
+    parse_cache,
+    parse_chunk_size,
+    parse_memory_limit,
+    policy_entries,
+)
+from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting
+from elasticml.sim.preemption_trace import options_from_section
+from elasticml.specification.algorithms import Absent, AnyAlgorithm, ImportedAlgorithm, Scale
+from elasticml.specification.linear import NAMED, Linear, resolved
+from elasticml.specification.sections import (
+    CLUSTERS,
+    Address,
+    Checkpoint,
+    Cluster,
+    ClusterFactory,
+    Collective,
+    Evaluate,
+    Fault,
+    Holders,
+    LocalWorkers,
+    Members,
+    Placement,
+    Stop,
+    TLSFiles,
+    Validate,
+    check_faults,
+    default_stop,
+    read_faults,
+)
+from elasticml.specification.settings_model import (
+    AS_IT_IS,
+    Count,
+    Index,
+    SettingsModel,
+    Threads,
+    documented,
+    keys_of,
+    read_settings,
+    unknown_choice,
+    unknown_key,
+)
+from elasticml.specification.simulator import WorldOptions
+
+#: Examples of the required sections, for error messages.
+_EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
+#: The settings that a job file has in its section ``data``.
+OF_DATA = ("test", "chunk_size", "cache")
+
+
+def _read(parse: Callable[[Any], Any], accepted: Any = ...) -> BeforeValidator:
+    """Return what makes a setting of a value; the schema has the types that are accepted."""
+    known = {} if accepted is ... else {"json_schema_input_type": accepted}
+    return BeforeValidator(parse, **known)
+
+
+def _section(kind: Any) -> BeforeValidator:
+    """Return what makes a section of a mapping."""
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        return read_settings(kind, value, str(info.field_name))
+
+    return BeforeValidator(read, json_schema_input_type=kind | None)
+
+
+def _evaluate(value: Any) -> Any:
+    if isinstance(value, bool):
+        return None if value else False
+    return read_settings(Evaluate, value, "evaluate")
+
+
+def _validate(value: Any) -> Validate | None:
+    if isinstance(value, bool):
+        return None if not value else read_settings(Validate, {}, "validate")
+    if isinstance(value, int | float):
+        value = {"share": value}
+    elif not isinstance(value, Validate | Mapping):
+        value = {"data": value}
+    validate = read_settings(Validate, value, "validate")
+    if validate.data is not None:
+        check_source(validate.data, "validate.data")
+    return validate
+
+
+def _simulate(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"simulate: got {shown(value)}, wanted a mapping such as {{latency_s: 0.001}}",
+            path="simulate",
+        )
+    options_from_section(value)
+    return value
+
+
+def _read_cluster(value: Any) -> Cluster:
+    if isinstance(value, Cluster):
+        return value
+    if isinstance(value, str):
+        return Address(address=value)
+    kind = value.get("kind", "local") if isinstance(value, Mapping) else "local"
+    if not isinstance(kind, str) or kind not in CLUSTERS:
+        raise unknown_choice(kind, CLUSTERS, "cluster.kind")
+    return read_settings(CLUSTERS[kind], value, "cluster")
+
+
+def _algorithm(value: Any) -> AnyAlgorithm:
+    if isinstance(value, AnyAlgorithm | Linear):
+        return resolved(value)
+    if not isinstance(value, Mapping):
+        wanted = "em.CoCoA(...) or another algorithm: em.Job(algorithm, data), in this order"
+        raise ConfigError(f"algorithm: got {shown(value)}, wanted {wanted}", path="algorithm")
+    name = value.get("name")
+    if isinstance(name, str) and ":" in name:
+        return read_settings(ImportedAlgorithm, value, "algorithm")
+    if not isinstance(name, str) or name not in NAMED:
+        raise unknown_choice(name, sorted(NAMED), "algorithm.name")
+    rest = {key: setting for key, setting in value.items() if key != "name"}
+    return resolved(read_settings(NAMED[name], rest, "algorithm"))
+
+
+@documented
+class JobSpec(SettingsModel):
+    """Everything that is said of a job; nothing has been read and nothing was started.
+
+    Parameters
+    ----------
+    algorithm : Linear, AsyncSGD, BatchGradient, CoCoA, LocalSGD, PrimalCoCoA or ImportedAlgorithm
+        What trains the model, with its settings.
+    data : Source
+        The training data: what ``em.read_csv``, ``em.read_svmlight``, ``em.from_dask``,
+        ``em.from_arrays`` and similar functions return.
+    test : Source, optional
+        Test rows. Members load them beside the training data, never train on them, and score the
+        model on them.
+    name : str
+        A label, by default that of the job file; the name of the run directory starts with it.
+    absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
+        What to do about the examples of lost members. "reload": other members read them again.
+        "taylor": an estimate from their last gradient replaces them. "ignore": continue without
+        them. "stall": wait for them. "freeze": keep their dual variables as they are. "auto": for
+        batch gradient "taylor" with curvature, otherwise "reload".
+    policies : sequence of policies, names or mappings
+        Rules that change the job between rounds, such as ``em.ScaleInAtKnee()`` or
+        ``{"name": "rebalance"}``; at most one of ``tune_local_work`` and ``inner_iterations``.
+    stop : Stop or mapping, optional
+        When the job ends at the latest, by default after 1000 rounds (local SGD and asynchronous
+        SGD: 100). It ends earlier if its model is good enough, see ``tolerance`` of the algorithm.
+    seed : int, not negative
+        Seed of all random choices.
+    faults : sequence of mappings
+        Planned faults: ``{"round": 9, "lose": 7}``, ``{"round": 20, "return": 7}``; LocalCluster
+        only.
+    chunk_size : size, optional
+        Bytes; by default ``min(1 MiB, total / (64 members))``, for local SGD ``"200 KiB"``.
+    cache : path, bool or None
+        Directory for parsed blocks of text; False for none; by default ``~/.cache/elasticml``.
+    collective : Collective or mapping, optional
+        Tree and transport of models and partials; by default chosen by members and hosts.
+    partitions : int, optional
+        Number of fixed partitions of the examples, several per member, as in the papers.
+    holders : "auto", 1 or 2
+        On how many members each chunk is stored. With 2, a lost chunk need not be read again.
+        "auto" is 2 for both CoCoAs if everything fits in memory twice, otherwise 1.
+    placement : "auto", "contiguous" or "random"
+        How chunks are first assigned to members. "auto" is contiguous for batch gradient, otherwise
+        random.
+    warm_start : model, mapping or path, optional
+        Initial model for both CoCoAs, asynchronous and local SGD: ``result.model``, a mapping of
+        arrays such as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a
+        run directory or its ``model.npz``.
+    members : Members or mapping, optional
+        ``start``: members before round 0, by default as many as the cluster has workers.
+    evaluate : Evaluate, mapping, None or False
+        ``Evaluate(every=10)`` keeps the model of every tenth round and scores it on the test rows;
+        None scores only the last model, on training and test rows; False scores nothing.
+    validate : float, Source, Validate or mapping, optional
+        Rows that members score while the job trains: a share of the training rows, or other data.
+        ``Validate(share=0.1, metric="accuracy", patience=5)``: the job ends after five scores
+        without improvement; the result has the model with the best score.
+    checkpoint : Checkpoint, path, bool or None
+        Where to write checkpoints, from which another process can resume the job. True: in the run
+        directory; None: no checkpoints, but for job files whose cluster is local or YARN as True.
+        The scheduler writes them, so it must be able to access the path.
+    threads : int, optional
+        Compute threads of a member; by default those of its worker.
+    memory_limit : size, optional
+        Memory limit of a member, such as ``"1 GiB"``; data beyond it are streamed from its disk.
+    simulate : mapping, optional
+        Options of ``elasticml simulate``; other commands ignore it.
+    cluster : mapping, optional
+        Where ``elasticml run`` runs the job, by default in 4 worker processes on this machine;
+        :meth:`Job.run` and :meth:`Job.start` take a client.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is invalid.
+    """
+
+    name: str = "job"
+    algorithm: Annotated[AnyAlgorithm, AS_IT_IS, _read(_algorithm)] = Field(kw_only=False)
+    data: Annotated[Source, AS_IT_IS] = Field(kw_only=False)
+    test: Annotated[Source | None, AS_IT_IS] = None
+    chunk_size: Annotated[int | None, _read(parse_chunk_size, int | str | None)] = None
+    cache: Annotated[str | bool | None, _read(parse_cache)] = None
+    cluster: Annotated[Cluster | None, AS_IT_IS, _read(_read_cluster)] = None
+    absent: Absent = "auto"
+    policies: Annotated[list[dict[str, Any]], _read(policy_entries)] = Field(default_factory=list)
+    stop: Stop = Field(default=None, validate_default=True)
+    seed: Index = 0
+    faults: Annotated[tuple[Fault, ...], _read(read_faults)] = ()
+    collective: Annotated[Collective, _section(Collective)] = Field(default_factory=Collective)
+    partitions: Count | None = None
+    holders: Holders = "auto"
+    placement: Placement = "auto"
+    warm_start: Annotated[Any, _read(lambda given: given, str | None)] = None
+    members: Annotated[Members, _section(Members)] = Field(default_factory=Members)
+    evaluate: Annotated[Evaluate | Literal[False] | None, _read(_evaluate)] = None
+    validation: Annotated[Validate | None, _read(_validate, Validate | float | str | None)] = Field(
+        default=None, alias="validate"
+    )
+    checkpoint: Annotated[
+        CheckpointSetting | None, _read(checkpoint_setting, Checkpoint | bool | str | None)
+    ] = None
+    threads: Threads | None = None
+    memory_limit: Annotated[int | None, _read(parse_memory_limit, int | str | None)] = None
+    simulate: Annotated[Mapping[str, Any] | None, _read(_simulate, WorldOptions | None)] = None
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{key: value for key, value in settings.items() if value is not None})
+
+    @classmethod
+    def path_in_messages(cls) -> str:
+        """Return nothing: the settings are at the top of the job file."""
+        return ""
+
+    @field_validator("data", "test", mode="before")
+    @classmethod
+    def _check_source(cls, value: Any, info: ValidationInfo) -> Any:
+        check_source(value, "data" if info.field_name == "data" else "data.test")
+        return value
+
+    @field_validator("stop", mode="before", json_schema_input_type=Stop | None)
+    @classmethod
+    def _read_stop(cls, value: Any, info: ValidationInfo) -> Stop:
+        return read_settings(Stop, value, "stop") if value else default_stop(info.data["algorithm"])
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, settings: Sequence[str] = (), default_kind: str = "local"
+    ) -> Self:
+        """Read a job file.
+
+        Parameters
+        ----------
+        path : path
+            Paths in the file are relative to its folder; ``~`` and ``$NAME`` are expanded.
+        settings : sequence of str
+            Overrides such as ``"stop.rounds=50"`` or ``"faults.0.lose=3"``, applied before
+            validation.
+        default_kind : str
+            The kind of cluster if the file does not set one.
+
+        Raises
+        ------
+        ConfigError
+            When the file does not exist, is not YAML, or has an invalid setting.
+
+        Examples
+        --------
+        >>> with open("job.yaml", "w") as file:
+        ...     print("data: {format: svmlight, path: a.svm}", file=file)
+        ...     print("algorithm: {name: cocoa}", file=file)
+        >>> job = em.Job.from_file("job.yaml", ["stop.rounds=50"])
+        >>> job.name, job.algorithm, job.stop
+        ('job', CoCoA(), Stop(rounds=50))
+        """
+        path = Path(path)
+        raw = read_yaml_mapping(path)
+        for setting in settings:
+            apply_override(raw, setting)
+        if default_kind != "local":
+            if raw.get("cluster") is None:
+                raw["cluster"] = {}
+            if isinstance(raw["cluster"], dict):
+                raw["cluster"].setdefault("kind", default_kind)
+        return cls.from_sections(raw, folder=path.resolve().parent, name=path.stem)
+
+    @classmethod
+    def from_sections(cls, raw: Mapping[str, Any], *, folder: Path, name: str) -> Self:
+        """Read the sections of a job file.
+
+        Parameters
+        ----------
+        raw : mapping
+            The parsed YAML.
+        folder : Path
+            The base of relative paths.
+        name : str
+            The job's name if the file does not set one.
+
+        Raises
+        ------
+        ConfigError
+            When a setting is invalid.
+        """
+        for key in raw:
+            if key not in SECTIONS:
+                raise unknown_key(key, SECTIONS, "")
+        for key in ("data", "algorithm"):
+            if not isinstance(raw.get(key), Mapping):
+                example = f"{key}: {{{_EXAMPLES[key]}}}"
+                raise ConfigError(f"{key} is missing; such as {example}", path=key)
+        data, test = _sources(raw["data"], folder)
+        members = read_settings(Members, raw.get("members"), "members")
+        cluster = _cluster(raw.get("cluster"), members, folder)
+        if isinstance(cluster, ClusterFactory):
+            most = cluster.workers_max or cluster.workers
+            members = members.model_copy(
+                update={"start": members.start or cluster.workers, "max": members.max or most}
+            )
+        own = {
+            "name": str(raw.get("name") or name),
+            "data": data,
+            "test": test,
+            "chunk_size": raw["data"].get("chunk_size"),
+            "cache": parse_cache(raw["data"].get("cache"), folder),
+            "algorithm": _scaled(raw["algorithm"], raw["data"].get("scale")),
+            "cluster": cluster,
+            "warm_start": _file(raw.get("warm_start"), folder, "warm_start"),
+            "members": members,
+            "validate": _validation(raw.get("validate"), raw["data"], folder),
+            "checkpoint": _checkpoint(raw.get("checkpoint"), folder, cluster),
+            "simulate": _world(raw.get("simulate"), folder),
+        }
+        return cls(**{**raw, **own})
+
+    def check(self) -> None:
+        """Check constraints between sections."""
+        check_together(self.algorithm, self.absent, self.stop, self.policies)
+        cluster, members = self.cluster, self.members
+        if not isinstance(cluster, LocalWorkers | None) and self.faults:
+            raise ConfigError(
+                f"faults: cluster.kind is {cluster.kind}, and elasticml cannot stop processes "
+                "there; use cluster.kind: local, or leave faults out",
+                path="faults",
+            )
+        if cluster is None or isinstance(cluster, Address):
+            if members.start is not None:
+                check_faults(self.faults, members.start)
+            return
+        most = cluster.workers_max or cluster.workers
+        if isinstance(cluster, ClusterFactory) and (members.max or most) > most:
+            raise ConfigError(
+                f"members.max: got {members.max}, wanted at most {most}, the most workers that the "
+                "cluster may have; lower it or raise cluster.workers_max",
+                path="members.max",
+            )
+        if members.min > most:
+            raise ConfigError(
+                f"members.min: got {members.min}, wanted at most {most}, the most workers that "
+                "the cluster may have; lower it or raise cluster.workers",
+                path="members.min",
+            )
+        if members.start is not None and members.start > cluster.workers:
+            raise ConfigError(
+                f"members.start: got {members.start}, wanted at most cluster.workers, "
+                f"{cluster.workers}: the job would wait forever for the others",
+                path="members.start",
+            )
+        check_faults(self.faults, members.start or cluster.workers)
+
+
+#: The sections of a job file, in the order in which ``job.yaml`` has them.
+SECTIONS = [key for key in keys_of(JobSpec) if key not in OF_DATA]
+
+
+def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:
+    spec = readers_part(section, folder)
+    if spec.get("format") is None:
+        raise ConfigError(
+            f"data.format: left out, and the name {shown(spec.get('path'))} does not imply one; "
+            f"wanted one of {', '.join(FILE_FORMATS)}",
+            path="data.format",
+        )
+    test = section.get("test")
+    beside = None if test is None else _beside(spec, test, folder, "data.test")
+    return _file_source(spec, "data"), beside
+
+
+def _beside(spec: Mapping[str, Any], other: object, folder: Path, key: str) -> Source:
+    """Return a source of other data, which has the training data's options for all it leaves out.
+
+    Parameters
+    ----------
+    spec : mapping
+        The options of the training data.
+    other : str or mapping
+        A path, or options.
+    key : str
+        Its key in messages.
+    """
+    if isinstance(other, str):
+        other = {"path": other}
+    if not isinstance(other, Mapping):
+        raise ConfigError(f"{key}: got {shown(other)}, wanted a path or a mapping", path=key)
+    inherits = other.get("format", spec["format"]) == spec["format"]
+    shared = {name: value for name, value in spec.items() if inherits and name != "labels"}
+    return _file_source({**shared, **with_path(other, folder)}, key)
+
+
+def _file_source(spec: Mapping[str, Any], path: str) -> Source:
+    """Return a source of files, or of generated rows."""
+    call = how_to_give_again(spec["format"])
+    if call:
+        raise ConfigError(
+            f"{path}.format: data in memory have no file; write them to one and name it, or start "
+            f"the job from Python with {call}",
+            path=f"{path}.format",
+        )
+    return listed_once(format_named(spec["format"], path).of_spec(spec, path))
+
+
+def _validation(value: Any, section: Mapping[str, Any], folder: Path) -> Any:
+    """Return the section with its data as a source: they may be a path, or options."""
+    data = value.get("data") if isinstance(value, Mapping) else value
+    if data is None or (isinstance(data, bool | int | float) and data is value):
+        return value
+    beside = _beside(readers_part(section, folder), data, folder, "validate.data")
+    return {**(value if isinstance(value, Mapping) else {}), "data": beside}
+
+
+def _file(path: object, folder: Path, key: str) -> Path | None:
+    """Resolve the path of a local file."""
+    if path is None or isinstance(path, str):
+        return None if path is None else folder / expand_path(path, key)
+    raise ConfigError(f"{key}: got {shown(path)}, wanted the path of a model.npz", path=key)
+
+
+def _scaled(section: Mapping[str, Any], scale: object) -> Mapping[str, Any]:
+    """Return the algorithm's section with the scale of the data's."""
+    if scale is None:
+        return section
+    name = section.get("name")
+    if scale not in get_args(Scale):
+        raise unknown_choice(scale, get_args(Scale), "data.scale")
+    if isinstance(name, str) and name in NAMED and "scale" not in NAMED[name].model_fields:
+        raise ConfigError(
+            f"data.scale: got {shown(scale)}, and {name} does not scale columns one by one; "
+            "leave it out, and see algorithm.normalize",
+            path="data.scale",
+        )
+    if section.get("scale", scale) != scale:
+        raise ConfigError(
+            f"data.scale is {shown(scale)} but algorithm.scale is {shown(section['scale'])}; "
+            "give one",
+            path="data.scale",
+        )
+    return {**section, "scale": scale}
+
+
+def _cluster(section: Any, members: Members, folder: Path) -> Cluster:
+    """Read the section; paths are relative to the folder of the job file."""
+    if section is None:
+        section = {} if members.start is None else {"workers": members.start}
+    if isinstance(section, Mapping):
+        kind = section.get("kind", "local")
+        section = {**section, **_local_paths(section, str(kind), folder)}
+        if kind in ("yarn", "factory") and section.get("workers") is None and members.start:
+            section["workers"] = members.start
+    return _read_cluster(section)
+
+
+#: The settings of each kind of cluster that are paths.
+_PATHS = {
+    "yarn": ("keytab", "specification", "result"),
+    "address": ("scheduler_file",),
+    "tls": ("ca", "cert", "key"),
+}
+
+
+def _local_paths(section: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
+    """Return the paths of a cluster's section, local ones made absolute; only strings."""
+    resolved: dict[str, Any] = {}
+    for key in _PATHS.get(kind, ()):
+        if isinstance(section.get(key), str):
+            expanded = expand_path(section[key], f"cluster.{key}")
+            resolved[key] = expanded if "://" in expanded else str(folder / expanded)
+    tls = section.get("tls")
+    if kind == "address" and isinstance(tls, Mapping):
+        files = {**tls, **_local_paths(tls, "tls", folder)}
+        resolved["tls"] = read_settings(TLSFiles, files, "cluster.tls")
+    return resolved
+
+
+def _world(section: object, folder: Path) -> object:
+    """Return the section with an absolute path of the trace."""
+    preemption = section.get("preemption") if isinstance(section, Mapping) else None
+    if not isinstance(preemption, Mapping) or not isinstance(preemption.get("trace"), str):
+        return section
+    path = str(folder / expand_path(preemption["trace"], "simulate.preemption.trace"))
+    return {**section, "preemption": {**preemption, "trace": path}}  # type: ignore[dict-item]
+
+
+def _checkpoint(section: Any, folder: Path, cluster: Cluster) -> CheckpointSetting:
+    """Validate the section; without it, checkpoints go into the run directory.
+
+    For a cluster given by its address or by a function the default is no checkpoints: its scheduler
+    may not be able to access the run directory.
+    """
+    if section is None:
+        return False if isinstance(cluster, (Address, ClusterFactory)) else Checkpoint()
+    setting = checkpoint_setting(section)
+    if setting is False or setting.path is None:
+        return setting
+    path = expand_path(setting.path, "checkpoint.path")
+    return setting.model_copy(update={"path": path if is_url(path) else str(folder / path)})
