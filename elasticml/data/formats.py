@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
-from elasticml.data.chunks.rows import fit_columns
+from elasticml.data.chunks.rows import fit_columns, joined
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers.file_parts import Listing, files_of
 from elasticml.data.readers.files import DataFile, FileBlock, absolute, fingerprint, text_blocks
@@ -218,15 +218,19 @@ class FileFormat(Format):
         return files_of(self.path, self.suffixes)
 
     def list_blocks(self, files: Sequence[DataFile]) -> Sequence[FileBlock]:
-        """Return the parts of files that are read at once; by default 8 MiB of lines of text."""
+        """Return the parts of files, each read at once; by default 8 MiB of lines of text."""
         return [block for file in files for block in text_blocks(file)]
 
     def read_rows(self, block: FileBlock) -> Iterable[Rows]:
-        """Read the rows of a block, in parts of any size."""
+        """Read the rows of a part of a file, in pieces of any size."""
         raise NotImplementedError
 
+    def read_parts(self, block: int, parts: Sequence[FileBlock]) -> Iterable[Rows]:
+        """Read the rows of a block, which has one part, or many small ones."""
+        return (rows for part in parts for rows in self.read_rows(part))
+
     def files_in(self, block: FileBlock) -> Sequence[DataFile]:
-        """Return the files of which a block is read."""
+        """Return the files of which a part is read."""
         return (block.file,)
 
     @property
@@ -261,11 +265,16 @@ class FileFormat(Format):
 
     def rows_of(self, block: int) -> Iterable[Rows]:
         """Yield the rows of a block; its files must be those that were listed."""
-        files = self.files
-        at = files.block(block)
-        yield from self.read_rows(at)
-        for file in self.files_in(at):
-            files.check(file)
+        parts = self.files.parts(block)
+        read = self.read_parts(block, parts)
+        yield from read if len(parts) == 1 else joined(read)
+        self.check_files(parts)
+
+    def check_files(self, parts: Sequence[FileBlock]) -> None:
+        """Check that the files of parts that were read are those that were listed."""
+        for part in parts:
+            for file in self.files_in(part):
+                self.files.check(file)
 
 
 @lru_cache(maxsize=8)

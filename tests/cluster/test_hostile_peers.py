@@ -197,7 +197,8 @@ def cluster_of(folder: Path, has_tls: bool) -> Any:
 
 def trained(result: em.Result) -> dict[str, Any]:
     """Return what must be the same to the bit; of an asynchronous job what was visited."""
-    lost = [r["event"] for r in result.story if r["event"] in ("MemberLost", "Failed")]
+    events = [r for r in result.story if r["event"] in ("MemberLost", "Failed")]
+    lost = [(r["event"], r.get("member"), r["reason"]) for r in events]
     last = result.history[-1]
     if "posted" in last:
         assert last["received"] <= last["posted"]

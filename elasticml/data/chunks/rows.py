@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +14,9 @@ from elasticml.data.chunks.chunk import Chunk, Dtype
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
 from elasticml.data.dataset_stats import BlockSummary, summarise
 from elasticml.errors import DataError, one_line
+
+#: Most bytes to which small parts are joined.
+_JOINED_BYTES: Final = 2**23
 
 
 def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, name: str) -> Rows:
@@ -212,6 +216,54 @@ def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
         indptr=indptr - first,
         indices=rows.indices[first:last],
         values=rows.values[first:last],
+    )
+
+
+def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Join consecutive rows of one kind, so that small parts do not become as many small chunks."""
+    pending, size = list[Rows](), 0
+    for rows in parts:
+        nbytes = rows_nbytes(rows, "float64")
+        if pending and (size + nbytes > _JOINED_BYTES or not _are_alike(pending[0], rows)):
+            yield _concatenated(pending)
+            pending, size = [], 0
+        pending.append(rows)
+        size += nbytes
+    if pending:
+        yield _concatenated(pending)
+
+
+def _are_alike(one: Rows, other: Rows) -> bool:
+    """Whether both have weights, or neither, and both are sparse, or dense of the same width."""
+    if (one.weights is None) != (other.weights is None):
+        return False
+    if one.dense is None or other.dense is None:
+        return one.dense is other.dense and (one.values is None) == (other.values is None)
+    return one.n_columns == other.n_columns
+
+
+def _concatenated(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts, which are of one kind."""
+    if len(parts) == 1:
+        return parts[0]
+    notes = dict[str, int]()
+    for rows in parts:
+        for sentence, count in rows.notes.items():
+            notes[sentence] = notes.get(sentence, 0) + count
+
+    def all_of(name: str) -> Any:
+        arrays = [getattr(rows, name) for rows in parts]
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    indptr = None
+    if parts[0].indptr is not None:
+        stored = np.concatenate([np.diff(rows.indptr) for rows in parts if rows.indptr is not None])
+        indptr = np.concatenate(([0], np.cumsum(stored)))
+    return Rows(
+        n_columns=max(rows.n_columns for rows in parts),
+        indptr=indptr,
+        notes=notes,
+        **{name: all_of(name) for name in ("labels", "weights", "dense", "indices", "values")},
     )
 
 

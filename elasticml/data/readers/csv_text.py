@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow
@@ -117,12 +118,18 @@ class Words:
 
 def csv_texts(block: FileBlock, format: CsvFormat) -> Iterator[CsvText]:
     """Yield the non-blank pieces of one block."""
-    path = block.file.path
-    names = csv_columns(path, block.file.token, format).names
+    path, names = block.file.path, None
     for piece in block_pieces(block):
         skipped = 0
         if format.header and piece.offset == 0:
             skipped = piece.text.find(b"\n") + 1 or len(piece.text)
+        if names is None:
+            # Of many small files only the names are looked at.
+            names = (
+                _names_of(path, _head_of(path, _lines_of(piece.text), format, 1), format)
+                if piece.offset == 0
+                else csv_columns(path, block.file.token, format).names
+            )
         if _NOT_BLANK.search(piece.text, skipped):
             yield CsvText(path=path, piece=piece, skipped=skipped, names=names, format=format)
 
@@ -244,13 +251,8 @@ def csv_columns(path: str, token: str, format: CsvFormat) -> CsvColumns:
     Only columns of numbers, booleans or dates alone are such. ``token`` is the file's version.
     """
     rows = head_records(path, format)
-    first = rows[0][1] if rows else []
-    if not first:
-        raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
-    if any("\0" in name for name in first):
-        raise DataError(f"{path} is no UTF-8 text (UTF-16?), wanted CSV: convert it", path=path)
-    names = tuple(first) if format.header else tuple(str(i) for i in range(len(first)))
-    cells = [row for row in rows[format.header :] if len(row[1]) == len(first)]
+    names = _names_of(path, rows, format)
+    cells = [row for row in rows[format.header :] if len(row[1]) == len(names)]
     types, texts = list[ColumnType](), dict[str, str]()
     for at, name in enumerate(names):
         present = [
@@ -265,6 +267,18 @@ def csv_columns(path: str, token: str, format: CsvFormat) -> CsvColumns:
     return CsvColumns(names=names, types=tuple(types), texts=texts)
 
 
+def _names_of(
+    path: str, head: Sequence[tuple[int, list[str]]], format: CsvFormat
+) -> tuple[str, ...]:
+    """Return the names of the columns, from the first record."""
+    first = head[0][1] if head else []
+    if not first:
+        raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
+    if any("\0" in name for name in first):
+        raise DataError(f"{path} is no UTF-8 text (UTF-16?), wanted CSV: convert it", path=path)
+    return tuple(first) if format.header else tuple(str(i) for i in range(len(first)))
+
+
 def head_records(path: str, format: CsvFormat) -> list[tuple[int, list[str]]]:
     """Return the records in the first thousand lines, and the lines on which they begin.
 
@@ -273,10 +287,17 @@ def head_records(path: str, format: CsvFormat) -> list[tuple[int, list[str]]]:
     DataError
         When a field is too long.
     """
-    reader = _records(head_lines(path), format.delimiter)
+    return _head_of(path, head_lines(path), format)
+
+
+def _head_of(
+    path: str, lines: Iterable[str], format: CsvFormat, most: int = HEAD_LINES
+) -> list[tuple[int, list[str]]]:
+    """Return at most ``most`` records of the first thousand lines, and their first lines."""
+    reader = _records(islice(lines, HEAD_LINES + 1), format.delimiter)
     records, at = list[tuple[int, list[str]]](), 1
     try:
-        for fields in reader:
+        for fields in islice(reader, most + 1):
             records.append((at, fields))
             at = reader.line_num + 1
     except csv.Error as error:
@@ -291,13 +312,16 @@ def _records(lines: Any, delimiter: str) -> Any:
 
 def head_lines(path: str) -> list[str]:
     """Return the first thousand lines of a text file, plain or compressed."""
-    head = list[bytes]()
-    for block in text_blocks(file_info(path)):
-        for piece in block_pieces(block):
-            head += piece.text.split(b"\n", HEAD_LINES + 1)[: HEAD_LINES + 1]
-            if len(head) > HEAD_LINES:
-                return [line.decode("utf-8-sig", "replace") + "\n" for line in head]
-    return [line.decode("utf-8-sig", "replace") + "\n" for line in head]
+    blocks = text_blocks(file_info(path))
+    pieces = (piece for block in blocks for piece in block_pieces(block))
+    return list(
+        islice((line for piece in pieces for line in _lines_of(piece.text)), HEAD_LINES + 1)
+    )
+
+
+def _lines_of(text: bytes) -> Iterator[str]:
+    """Yield the lines of a text, without a byte order mark."""
+    return (line.decode("utf-8-sig", "replace") for line in io.BytesIO(text))
 
 
 def _type_of(fields: Sequence[str]) -> ColumnType:

@@ -1,7 +1,8 @@
 """The files of a source and their blocks: a file, a folder, or a pattern such as ``2026-*.csv``.
 
 Dask and Spark write such folders. The files come in natural order, so that ``part.2`` is before
-``part.10``. Their columns and their types are those of the first file.
+``part.10``. Their columns and their types are those of the first file. Many small files are read in
+groups: each block has a cost of its own, in messages and in chunks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import PurePosixPath
 from typing import Any, Final, Self
 
@@ -27,10 +27,12 @@ from elasticml.data.readers.files import (
     unusable,
     version_of,
 )
-from elasticml.data.source import has_suffix
+from elasticml.data.source import BLOCK_BYTES, BlockInfo, has_suffix
 from elasticml.data.storage.filesystem import join, system_of
 from elasticml.errors import ConfigError, DataError
 
+#: Blocks into which small parts of files are grouped.
+_BLOCKS: Final = 128
 _MAGIC: Final = re.compile(r"[*?\[]")
 _DIGITS: Final = re.compile(r"(\d+)")
 _COMPRESSIONS: Final[Mapping[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
@@ -121,19 +123,19 @@ class Listing:
     path : str
         The file, folder or pattern, for messages.
     list_files : callable () -> sequence of DataFile
-    list_blocks : callable (files) -> sequence of FileBlock
-        Splits them.
+    list_parts : callable (files) -> sequence of FileBlock
+        Splits them; small parts are read in groups.
     """
 
     def __init__(
         self,
         path: str,
         list_files: Callable[[], Sequence[DataFile]],
-        list_blocks: Callable[[Sequence[DataFile]], Sequence[FileBlock]],
+        list_parts: Callable[[Sequence[DataFile]], Sequence[FileBlock]],
     ) -> None:
         self._path = path
         self._list_files = list_files
-        self._list_blocks = list_blocks
+        self._list_parts = list_parts
         self._fingerprints: dict[str, str] = {}
 
     @cached_property
@@ -142,10 +144,23 @@ class Listing:
         return self._list_files()
 
     @cached_property
-    def blocks(self) -> list[FileBlock]:
+    def groups(self) -> list[Sequence[FileBlock]]:
+        """The parts of files of which each block consists, in their order."""
+        parts = self._list_parts(self.files)
+        most = min(BLOCK_BYTES, sum(part.nbytes for part in parts) // _BLOCKS)
+        groups, size = list[list[FileBlock]](), 0
+        for part in parts:
+            if not groups or size + part.nbytes > most:
+                groups.append([])
+                size = 0
+            groups[-1].append(part)
+            size += part.nbytes
+        return list(groups)
+
+    @cached_property
+    def blocks(self) -> list[BlockInfo]:
         """The blocks of all files, numbered from 0."""
-        blocks = self._list_blocks(self.files)
-        return [replace(block, index=number) for number, block in enumerate(blocks)]
+        return [_block_of(number, group) for number, group in enumerate(self.groups)]
 
     @cached_property
     def are_versioned(self) -> bool:
@@ -155,7 +170,7 @@ class Listing:
     @property
     def is_complete(self) -> bool:
         """Whether the files and the blocks were listed."""
-        return "blocks" in vars(self)
+        return "groups" in vars(self)
 
     @cached_property
     def table(self) -> str:
@@ -164,17 +179,19 @@ class Listing:
         Numbers are stored as differences to the row before: those of equal files vanish.
         """
         at = {file.path: number for number, file in enumerate(self.files)}
+        parts = [part for group in self.groups for part in group]
         columns = {
             "path": [file.path for file in self.files],
             "size": _differences([file.size for file in self.files]),
             "token": [file.token for file in self.files],
             "compression": [file.compression for file in self.files],
-            "file": _differences([at[block.file.path] for block in self.blocks]),
-            "first": _differences([block.first for block in self.blocks]),
-            "stop": _differences([block.stop - block.first for block in self.blocks]),
-            "nbytes": _differences([block.nbytes for block in self.blocks]),
-            "rows": [block.rows for block in self.blocks],
-            "columns": [block.columns for block in self.blocks],
+            "file": _differences([at[part.file.path] for part in parts]),
+            "first": _differences([part.first for part in parts]),
+            "stop": _differences([part.stop - part.first for part in parts]),
+            "nbytes": _differences([part.nbytes for part in parts]),
+            "rows": [part.rows for part in parts],
+            "columns": [part.columns for part in parts],
+            "group": _differences([len(group) for group in self.groups]),
         }
         # Versions are mostly times in nanoseconds, whose first digits are the same.
         if all(file.token.isdecimal() and file.token[:1] != "0" for file in self.files):
@@ -217,9 +234,8 @@ class Listing:
             columns["columns"],
             strict=True,
         )
-        listing.blocks = [
+        parts = (
             FileBlock(
-                index=number,
                 nbytes=nbytes,
                 rows=n_rows,
                 columns=width,
@@ -227,25 +243,26 @@ class Listing:
                 first=first,
                 stop=first + length,
             )
-            for number, (file, first, length, nbytes, n_rows, width) in enumerate(ranges)
-        ]
+            for file, first, length, nbytes, n_rows, width in ranges
+        )
+        listing.groups = [list(islice(parts, size)) for size in accumulate(columns["group"])]
         return listing
 
-    def block(self, number: int) -> FileBlock:
-        """Return a block by its number.
+    def parts(self, number: int) -> Sequence[FileBlock]:
+        """Return the parts of files of a block, by its number.
 
         Raises
         ------
         DataError
             When there are fewer: files were removed while a job read.
         """
-        if number >= len(self.blocks):
+        if number >= len(self.groups):
             raise DataError(
-                f"{self._path} has {len(self.blocks)} blocks, and block {number} is to be read: "
+                f"{self._path} has {len(self.groups)} blocks, and block {number} is to be read: "
                 "files have changed; start a new job when all are in place",
                 path=self._path,
             )
-        return self.blocks[number]
+        return self.groups[number]
 
     def check(self, file: DataFile) -> None:
         """Check that a file, which has been read, is still the listed one.
@@ -275,9 +292,24 @@ class Listing:
             if len(self.files) == 1:
                 self._fingerprints[key] = fingerprint(spec, self.files[0])
             else:
-                files = [[file.path, file.size, file.token] for file in self.files]
-                self._fingerprints[key] = fingerprint({**spec, "files": files})
+                parts: dict[str, Any] = {
+                    "files": [[file.path, file.size, file.token] for file in self.files]
+                }
+                sizes = [len(group) for group in self.groups]
+                if max(sizes, default=1) > 1:
+                    parts["groups"] = sizes
+                self._fingerprints[key] = fingerprint({**spec, **parts})
         return self._fingerprints[key]
+
+
+def _block_of(number: int, parts: Sequence[FileBlock]) -> BlockInfo:
+    rows = [part.rows for part in parts if part.rows is not None]
+    return BlockInfo(
+        index=number,
+        nbytes=sum(part.nbytes for part in parts),
+        rows=sum(rows) if len(rows) == len(parts) else None,
+        columns=parts[0].columns,
+    )
 
 
 def _differences(numbers: Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
 
-from elasticml.data.source import BLOCK_BYTES, BlockInfo
+from elasticml.data.source import BLOCK_BYTES
 from elasticml.data.storage.filesystem import local_path, reason_of, remedy_of, system_of
 from elasticml.data.storage.hdfs import absolute_hdfs, is_hdfs
 from elasticml.data.storage.untrusted_files import (
@@ -64,10 +64,15 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileBlock(BlockInfo):
-    """A part of a file that one member reads at once."""
+class FileBlock:
+    """A part of a file that one member reads at once, with other such parts if it is small."""
 
     file: DataFile
+    #: Estimated bytes in memory.
+    nbytes: int
+    rows: int | None = None
+    #: Columns of dense rows in the data, including columns that are dropped for a model.
+    columns: int | None = None
     #: Where it starts and ends, in the format's units: bytes of text, rows, images.
     first: int = 0
     stop: int = 0
@@ -227,7 +232,7 @@ def fingerprint(spec: Mapping[str, Any], file: DataFile | None = None) -> str:
 def whole_file(file: DataFile) -> list[FileBlock]:
     """Return a file as a single block."""
     nbytes = file.size * _EXPANSION[file.compression]
-    return [FileBlock(index=0, nbytes=nbytes, file=file, stop=file.size)]
+    return [FileBlock(nbytes=nbytes, file=file, stop=file.size)]
 
 
 def text_blocks(file: DataFile) -> list[FileBlock]:
@@ -236,8 +241,7 @@ def text_blocks(file: DataFile) -> list[FileBlock]:
         return whole_file(file)
     ranges = [(at, min(at + BLOCK_BYTES, file.size)) for at in range(0, file.size, BLOCK_BYTES)]
     return [
-        FileBlock(index=i, nbytes=stop - first, file=file, first=first, stop=stop)
-        for i, (first, stop) in enumerate(ranges)
+        FileBlock(nbytes=stop - first, file=file, first=first, stop=stop) for first, stop in ranges
     ]
 
 

@@ -157,7 +157,6 @@ class ImageSource(FileFormat):
         step = n if files[0].compression is not None else max(1, BLOCK_BYTES // row)
         return [
             FileBlock(
-                index=0,
                 nbytes=(min(first + step, n) - first) * row,
                 rows=min(first + step, n) - first,
                 columns=columns,

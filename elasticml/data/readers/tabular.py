@@ -8,10 +8,11 @@ import functools
 import itertools
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Final
 
 import pyarrow
@@ -51,7 +52,7 @@ from elasticml.data.readers.table_encoding import (
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableFormat
-from elasticml.data.source import BlockInfo, HeldOut, format_named, infer_format
+from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut, format_named, infer_format
 from elasticml.data.storage.untrusted_files import (
     check_expansion,
     reading,
@@ -187,33 +188,28 @@ class TableSource(FileFormat, TableFormat):
             raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
         return blocks
 
-    def read_rows(self, block: FileBlock) -> Iterator[Rows]:
+    def read_parts(self, block: int, parts: Sequence[FileBlock]) -> Iterator[Rows]:
         """Yield the encoded rows of a block."""
         encoder, name = self.fitted_encoder(), self._parsed_name()
-        kept = _surveyed.take(name, block.index) if self.is_costly else None
-        tables = kept or self._tables(block, _types_of(encoder), encoder.used)
-        yield from self.encoded(tables, block.file.path)
+        kept = _surveyed.take(name, block) if self.is_costly else None
+        tables = kept or self._tables(parts, _types_of(encoder), encoder.used)
+        yield from self.encoded(tables, self._path_of(parts))
+
+    def _path_of(self, parts: Sequence[FileBlock]) -> str:
+        """Return the path of a block in messages; of many files the place of a row names one."""
+        return parts[0].file.path if len(parts) == 1 else self.path
 
     def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Return the statistics of one block on which the encoding depends."""
-        columns, files = self.roles(), self.files
-        at = files.block(block)
+        columns, parts = self.roles(), self.files.parts(block)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
         words = Words(refused=columns.numeric)
-        tables = list(self._tables(at, types, self._surveyed_columns(columns), words))
-        files.check(at.file)
-        summary = self.surveyed(block, tables, at.file.path, held, words.cells)
+        tables = list(self._tables(parts, types, self._surveyed_columns(columns), words))
+        self.check_files(parts)
+        summary = self.surveyed(block, tables, self._path_of(parts), held, words.cells)
         if self.is_costly:
-            # Without the text, which is read again if an error has to name a line.
-            kept: list[tuple[Any, Place]] = [
-                (t, functools.partial(self._place, at, k)) for k, (t, _) in enumerate(tables)
-            ]
-            _surveyed.keep(self._parsed_name(), block, kept)
+            _surveyed.keep(self._parsed_name(), block, tables)
         return summary
-
-    def _place(self, at: FileBlock, table: int, row: int) -> str:
-        """Return the line of a row of one of a block's tables, which is read again."""
-        raise NotImplementedError
 
     def _surveyed_columns(self, columns: TableColumns) -> Sequence[str]:
         """Return the columns on which the encoding depends."""
@@ -234,13 +230,57 @@ class TableSource(FileFormat, TableFormat):
 
     def _tables(
         self,
-        at: FileBlock,
+        parts: Sequence[FileBlock],
         types: Mapping[str, ColumnType],
         names: Sequence[str],
         words: Words | None = None,
-    ) -> Iterator[tuple[Any, Place]]:
+    ) -> Iterable[tuple[Any, Place]]:
         """Yield a block's tables with the named columns, and a function that locates a row."""
+        if len(parts) == 1:
+            return self._tables_of(parts[0], types, names, words)
+        return _joined(
+            (table, functools.partial(_place_in_file, part.file.path, place))
+            for part in parts
+            for table, place in self._tables_of(part, types, names, words)
+        )
+
+    def _tables_of(
+        self,
+        part: FileBlock,
+        types: Mapping[str, ColumnType],
+        names: Sequence[str],
+        words: Words | None,
+    ) -> Iterator[tuple[Any, Place]]:
+        """Yield the tables of a part of a file."""
         raise NotImplementedError
+
+
+def _joined(tables: Iterable[tuple[Any, Place]]) -> Iterator[tuple[Any, Place]]:
+    """Join consecutive tables of one schema: to encode many small ones takes long."""
+    pending, size = list[tuple[Any, Place]](), 0
+    for table, place in tables:
+        if pending and (size > BLOCK_BYTES or not pending[0][0].schema.equals(table.schema)):
+            yield _concatenated(pending)
+            pending, size = [], 0
+        pending.append((table, place))
+        size += table.nbytes
+    if pending:
+        yield _concatenated(pending)
+
+
+def _concatenated(tables: Sequence[tuple[Any, Place]]) -> tuple[Any, Place]:
+    starts = list(itertools.accumulate((table.num_rows for table, _ in tables), initial=0))
+    places = [place for _, place in tables]
+
+    def place(row: int) -> str:
+        at = bisect.bisect_right(starts, row) - 1
+        return places[at](row - starts[at])
+
+    return pyarrow.concat_tables([table for table, _ in tables]).combine_chunks(), place
+
+
+def _place_in_file(path: str, place: Place, row: int) -> str:
+    return f"{place(row)} of {PurePosixPath(path).name}"
 
 
 class CsvSource(TableSource):
@@ -305,9 +345,6 @@ class CsvSource(TableSource):
             first.path, first.token, self.delimiter, self.header, tuple(self.na_values)
         )
 
-    def _place(self, at: FileBlock, table: int, row: int) -> str:
-        return next(islice(csv_texts(at, self._format()), table, None)).place(row)
-
     def _surveyed_columns(self, columns: TableColumns) -> Sequence[str]:
         return columns.used
 
@@ -323,17 +360,23 @@ class CsvSource(TableSource):
         found = csv_columns(file.path, file.token, self._format())
         return found.names, found.types
 
-    def _tables(
+    def _tables_of(
         self,
-        at: FileBlock,
+        part: FileBlock,
         types: Mapping[str, ColumnType],
         names: Sequence[str],
-        words: Words | None = None,
+        words: Words | None,
     ) -> Iterator[tuple[Any, Place]]:
-        _check_names(at.file.path, self._columns_of(at.file)[0], names)
         parsed = {name: types.get(name, "number") for name in names}
-        for text in csv_texts(at, self._format()):
-            yield parse_csv(text, parsed, words), text.place
+        format = self._format()
+        for number, text in enumerate(csv_texts(part, format)):
+            _check_names(part.file.path, text.names, names)
+            yield parse_csv(text, parsed, words), functools.partial(_line, part, format, number)
+
+
+def _line(part: FileBlock, format: CsvFormat, number: int, row: int) -> str:
+    """Return the line of a row of a part's text, which was not kept and is read again."""
+    return next(islice(csv_texts(part, format), number, None)).place(row)
 
 
 class ParquetSource(TableSource):
@@ -377,20 +420,20 @@ class ParquetSource(TableSource):
         )
         return columns
 
-    def _tables(
+    def _tables_of(
         self,
-        at: FileBlock,
+        part: FileBlock,
         types: Mapping[str, ColumnType],
         names: Sequence[str],
-        words: Words | None = None,
+        words: Words | None,
     ) -> Iterator[tuple[Any, Place]]:
-        _check_names(at.file.path, self._columns_of(at.file)[0], names)
-        return _parquet_tables(at, names)
+        return _parquet_tables(part, names)
 
 
 def _parquet_tables(at: FileBlock, names: Sequence[str]) -> Iterator[tuple[Any, Place]]:
     """Yield the tables of a piece; the rows before it in its row group are decoded, too."""
     with _open_parquet(at.file.path) as file:
+        _check_names(at.file.path, file.schema_arrow.names, names)
         starts = _group_starts(file.metadata)
         group = max(bisect.bisect_right(starts, at.first) - 1, 0)
         first, stop = at.first - starts[group], at.stop - starts[group]
@@ -535,7 +578,6 @@ def _pieces(file: DataFile) -> list[FileBlock]:
             size = min(most, n - first)
             pieces.append(
                 FileBlock(
-                    index=0,
                     nbytes=size * width,
                     rows=size,
                     file=file,

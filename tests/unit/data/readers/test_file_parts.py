@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import dask.dataframe
 import fsspec
@@ -132,6 +133,47 @@ def test_an_error_names_the_file_in_which_it_is(tmp_path: Path, frame: pd.DataFr
     (folder / "part-3.csv").write_text("hour,late\n1,0\n")
     with pytest.raises(DataError, match=r"part-3\.csv lacks column 'city'"):
         table(source)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".svm"])
+def test_many_small_files_are_read_in_few_blocks_and_an_error_names_one_of_them(
+    tmp_path: Path, suffix: str
+) -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"late": rng.integers(0, 2, 900), "hour": rng.normal(size=900)})
+    if suffix != ".svm":
+        frame["city"] = rng.choice(["Lima", "Oslo", "Rome"], 900)
+    for number in range(300):
+        part, path = frame.iloc[3 * number : 3 * number + 3], tmp_path / f"part-{number}{suffix}"
+        match suffix:
+            case ".svm":
+                dump_svmlight_file(part[["hour"]], part.late, str(path), zero_based=False)
+            case ".parquet":  # whole numbers in some files, floats in others
+                part.astype({"late": "float64" if number % 2 else "int64"}).to_parquet(path)
+            case _:
+                part.to_csv(path, index=False)
+    folder = str(tmp_path)
+    if suffix == ".svm":
+        source: Any = em.read_svmlight(folder)
+    else:
+        read = em.read_parquet if suffix == ".parquet" else em.read_csv
+        source = read(folder, label="late")
+    wanted = [frame.late, frame.hour]
+    if suffix != ".svm":
+        wanted += [frame.city == city for city in ("Lima", "Oslo", "Rome")]
+    ready = survey_all(source)
+    np.testing.assert_allclose(table(ready), np.column_stack(wanted), rtol=1e-15)
+    parts = [ready.read(block.index, None, 1) for block in ready.blocks()]
+    assert len(parts) < 200
+    assert sum(len(chunks) for chunks, _ in parts) < 200
+    if suffix == ".csv":
+        (tmp_path / "part-123.csv").write_text("late,hour,city\n1,2,Lima\n0,oops,Oslo\n")
+        plain = em.read_csv(folder, label="late", numeric=["hour"])
+        with pytest.raises(DataError, match=r"line 3 of part-123.csv|part-123.csv, line 3"):
+            survey_all(plain)
+    (tmp_path / f"part-7{suffix}").unlink()
+    with pytest.raises((ConfigError, DataError), match=r"part-7\."):
+        [ready.read(block.index, None, 1) for block in ready.blocks()]
 
 
 def test_files_that_vanish_while_a_job_reads_are_an_error(

@@ -295,9 +295,10 @@ def test_the_listing_of_many_files_is_small_and_says_all_of_them() -> None:
     odd = [replace(parts[0], token=token, path=f"/{token}") for token in ("", "00012", "e-tag")]
     for some in (parts, odd, parts[:1]):
         listing = Listing("p", lambda some=some: some, blocks_of)
-        assert len(listing.blocks) == len(some)
+        assert [part.file for group in listing.groups for part in group] == list(some)
         there = Listing.of_table("p", listing.table)
-        assert (there.files, there.blocks) == (list(some), listing.blocks)
+        assert (there.files, there.groups) == (list(some), listing.groups)
+        assert there.blocks == listing.blocks
         assert there.fingerprint({"a": 1}) == listing.fingerprint({"a": 1})
         assert len(listing.table) < 200 + 20 * len(some)
     for damaged in ("", "nonsense", "c-" + listing.table):
