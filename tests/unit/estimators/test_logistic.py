@@ -12,7 +12,6 @@ from sklearn.datasets import load_digits, load_iris, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression as Theirs
 from sklearn.metrics import log_loss
-from sklearn.model_selection import cross_val_score
 
 import elasticml as em
 from elasticml.estimators import logistic
@@ -93,15 +92,6 @@ def test_few_values_are_fitted_as_their_shape_and_the_penalty_say(columns, C, me
     assert model.method_ == method
 
 
-def test_a_warm_start_continues_from_the_last_model():
-    X, y = load_iris(return_X_y=True)
-    model = em.LogisticRegression(warm_start=True, tol=1e-10).fit(X, y)
-    first = model.n_iter_[0]
-    model.fit(X, y)
-    assert model.n_iter_[0] == 0 < first
-    assert em.LogisticRegression(tol=1e-10).fit(X, y).n_iter_[0] == first
-
-
 def separable_rows():
     r = np.random.default_rng(0)
     X = 30.0 * r.standard_normal((3000, 20))
@@ -165,13 +155,6 @@ def test_columns_of_very_unequal_size_are_no_obstacle():
     ours = em.LogisticRegression(tol=1e-10).fit(X, y)
     assert ours.dual_gap_ <= 1e-10 * 400 * math.log(2.0)
     assert ours.n_iter_[0] < 30
-
-
-def test_it_is_scored_like_any_other():
-    X, y = load_iris(return_X_y=True)
-    ours = cross_val_score(em.LogisticRegression(), X, y, cv=5)
-    theirs = cross_val_score(Theirs(max_iter=1000), X, y, cv=5)
-    np.testing.assert_allclose(ours, theirs)
 
 
 def test_zero_threads_are_refused():

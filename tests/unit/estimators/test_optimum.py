@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sklearn.linear_model as theirs
+from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
@@ -238,3 +239,21 @@ def test_the_gap_bounds_the_suboptimality(rough):
         left = objective(model, X, y) - least
         assert -1e-9 * least <= left <= model.dual_gap_ + 1e-9 * least
         assert math.isfinite(model.dual_gap_)
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (em.LogisticRegression(tol=1e-10), iris),
+        (em.LogisticRegression(l1_ratio=1.0, tol=1e-8), two_classes),
+        (em.LogisticRegression(l1_ratio=1.0, tol=1e-8), wine),
+        (em.Lasso(0.3, tol=1e-10), wide),
+    ],
+)
+def test_a_warm_start_at_the_optimum_takes_no_iteration(model, data):
+    X, y = data()
+    model = clone(model).set_params(warm_start=True).fit(X, y)
+    first, coef = np.max(model.n_iter_), model.coef_.copy()
+    assert np.max(model.fit(X, y).n_iter_) == 0 < first
+    np.testing.assert_allclose(model.coef_, coef, rtol=1e-12)
+    assert np.max(clone(model).fit(X, y).n_iter_) == first

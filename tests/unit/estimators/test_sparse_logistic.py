@@ -73,15 +73,6 @@ def test_zero_and_constant_columns_have_zero_coefficients():
         assert model.coef_[0, 2:].any()
 
 
-def test_a_warm_start_continues_from_the_last_model():
-    for name in ("two classes", "three classes"):
-        X, y = DATA[name]()
-        model = em.LogisticRegression(l1_ratio=1.0, warm_start=True, tol=1e-8).fit(X, y)
-        first = model.n_iter_[0]
-        model.fit(X, y)
-        assert model.n_iter_[0] == 0 < first
-
-
 @pytest.mark.parametrize("name", ["two classes", "three classes"])
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
 def test_a_distant_warm_start_ends_as_near_as_a_cold_one(name, make):

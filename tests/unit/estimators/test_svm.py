@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.datasets import make_classification
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -80,12 +79,6 @@ def test_it_works_in_a_pipeline_and_a_grid_and_survives_pickling():
     again = pickle.loads(pickle.dumps(grid.best_estimator_))
     assert np.array_equal(again.predict(X), grid.predict(X))
     assert grid.best_score_ > 0.8
-
-
-def test_it_says_when_it_ends_too_early():
-    X, y = make_classification(300, 12, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="duality gap is .* after 3 iterations"):
-        em.LinearSVC(loss="hinge", max_iter=3, tol=1e-9).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from elasticml.jobs.warm_start import load_warm_start
 from elasticml.models.model import LinearModel
 from elasticml.policies.rebalance import Rebalance
 from elasticml.sim.simulation import simulate
-from elasticml.specification.algorithms import BatchGradient, CoCoA, resolve_placement
+from elasticml.specification.algorithms import CoCoA
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,6 @@ def test_the_remedy_for_a_gap_that_no_job_certifies_works(algorithm, remedy, fol
 )
 def test_every_chunk_has_two_holders_if_everything_fits_twice(limits, holders):
     assert resolve_holders("auto", CoCoA(), 100, limits) == holders
-
-
-def test_only_cocoa_uses_a_second_holder_by_default():
-    assert resolve_holders("auto", BatchGradient(), 1, [0, 0]) == 1
-    assert resolve_holders(2, BatchGradient(), 1, [0, 0]) == 2
-
-
-def test_cocoa_places_its_chunks_at_random():
-    assert resolve_placement("auto", "cocoa") == "random"
-    assert resolve_placement("auto", "batch_gradient") == "contiguous"
-    assert resolve_placement("contiguous", "cocoa") == "contiguous"
 
 
 def test_policies_are_given_as_objects_names_or_mappings():
@@ -180,3 +169,11 @@ def test_the_cache_is_a_directory_or_a_boolean(tmp_path, monkeypatch):
     for wrong in (3, "", ["a"], "hdfs:///user/me/blocks"):
         with pytest.raises(ConfigError, match=r"data\.cache: got .*wanted true, false or a dir"):
             parse_cache(wrong)
+
+
+def test_an_algorithm_on_rows_refuses_columns_and_the_other_way_round():
+    X, y = np.eye(4), np.array([0.0, 1.0, 0.0, 1.0])
+    with pytest.raises(ConfigError, match="arrays are by columns, and cocoa works on rows; leave"):
+        em.Job(CoCoA(), em.from_arrays(X, y, by="columns")).check_data()
+    with pytest.raises(ConfigError, match="format arrays is by rows, and primal_cocoa works on"):
+        em.Job(em.PrimalCoCoA(), em.from_arrays(X, y)).check_data()

@@ -1,17 +1,22 @@
-"""Nearest centres, sums by centre and inertia: against NumPy, for every kind of chunk."""
+"""Nearest centres against NumPy: of chunks, with sums and inertia; and with bounds."""
 
 from __future__ import annotations
+
+from contextlib import closing
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.async_sgd.kmeans import inertia
+from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
 from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
+from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
+from elasticml.runtime.executors import parallel
 
 ID = ChunkId("test", 0, 0)
 
@@ -24,8 +29,14 @@ def plainly(X, centres, weights=None):
     return labels, squares.min(axis=1), one_hot.T @ X, one_hot.sum(axis=0)
 
 
+def assigned(X, centres):
+    assignment = Assignment(Rows(X, None), centres, Serial())
+    assignment.move_to(centres, is_exact=True)
+    return assignment
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("n", "d", "k"), [(1, 1, 1), (7, 2, 5), (501, 36, 100), (64, 13, 33)])
+@pytest.mark.parametrize(("n", "d", "k"), [(1, 1, 1), (7, 2, 5), (1501, 36, 100), (65, 13, 33)])
 def test_dense_rows_find_their_centres(n, d, k, dtype):
     rng = np.random.default_rng([n, d, k])
     # Far from the origin single precision loses differences, unless they are taken first.
@@ -46,12 +57,16 @@ def test_dense_rows_find_their_centres(n, d, k, dtype):
     np.testing.assert_allclose(statistics.counts, one_hot.sum(axis=0))
     assert statistics.counts.sum() == pytest.approx(weights.sum())
     assert inertia(centres, [chunk]) == pytest.approx(squares @ weights, rel=1e-5)
+    bounded = assigned(X, centres)
+    assert np.array_equal(bounded.labels, labels)
+    np.testing.assert_allclose(bounded.squares(), squares, rtol=1e-9)
 
 
 def test_ties_go_to_the_first_centre():
-    chunk = dense_chunk(ID, np.zeros(3), np.array([[0.0], [1.0], [2.0]]))
-    centres = np.array([[2.0], [0.0], [0.0], [2.0]])
+    X, centres = np.array([[0.0], [1.0], [2.0]]), np.array([[2.0], [0.0], [0.0], [2.0]])
+    chunk = dense_chunk(ID, np.zeros(3), X)
     assert nearest_of(centres, whole([chunk])).lookup(whole([chunk]))[0].tolist() == [1, 0, 0]
+    assert assigned(X, centres).labels.tolist() == [1, 0, 0]
 
 
 def test_rows_of_several_chunks_are_gathered_in_the_order_given():
@@ -102,7 +117,9 @@ def test_sequences_are_refused_in_one_line():
         inertia(np.zeros((2, layout.n_columns)), [chunk])
 
 
-@pytest.mark.parametrize(("dtype", "large"), [("float64", 1e32), ("float32", 1e25)])
+@pytest.mark.parametrize(
+    ("dtype", "large"), [("float64", 1e32), ("float64", 1e-30), ("float32", 1e25)]
+)
 def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
     # When scores exceeded the padding's, sums were written past the last centre.
     X = large * np.array([[0.01, 1.0], [0.01, 0.01], [-1.0, 1.0]])
@@ -113,4 +130,51 @@ def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
     assert ((labels >= 0) & (labels < 3)).all()
     assert near.statistics(whole([chunk])).counts.sum() == 3
     if dtype == "float64":
-        assert labels.tolist() == [0, 2, 1]
+        assert labels.tolist() == assigned(X, centres).labels.tolist() == [0, 2, 1]
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_centres_that_single_precision_cannot_tell_apart_are_told_apart():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=500)
+    centres = np.array([[0.0, 0.0], [1.0, 0.0], [1.0 + 1e-9, 0.0]])
+    X = centres[truth] + np.outer(np.zeros(500), np.ones(2))
+    assert np.array_equal(assigned(X, centres).labels, truth)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("k", [3, 40, 300])
+def test_bounds_leave_lloyds_algorithm_exact(kind, k):
+    rng = np.random.default_rng(k)
+    X = rng.standard_normal((4000, 6)) * (rng.random((4000, 6)) < 0.6)
+    weights = rng.random(4000)
+    centres = X[rng.choice(4000, k, replace=False)]
+    assignment = Assignment(Rows(kind(X), weights), centres, Serial())
+    for step in range(12):
+        assignment.move_to(centres, is_exact=step % 4 == 3)
+        squares = ((X[:, None, :] - centres[None]) ** 2).sum(axis=2)
+        own = squares[np.arange(4000), assignment.labels]
+        np.testing.assert_allclose(own, squares.min(axis=1), atol=1e-12)
+        if step % 4 == 3:
+            np.testing.assert_allclose(assignment.squares(), own, atol=1e-12)
+        one_hot = np.eye(k)[assignment.labels] * weights[:, None]
+        counts, has_rows = one_hot.sum(axis=0), one_hot.sum(axis=0) > 0.0
+        expected = centres.copy()
+        expected[has_rows] = (one_hot.T @ X)[has_rows] / counts[has_rows, None]
+        centres, masses, _ = assignment.means()
+        np.testing.assert_allclose(centres, expected, atol=1e-9)
+        np.testing.assert_allclose(masses, counts, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+def test_threads_do_not_change_a_bit(kind):
+    X = np.random.default_rng(0).standard_normal((5000, 20))
+    results = []
+    for n_threads in (1, 3):
+        with closing(parallel(n_threads)) as threads:
+            assignment = Assignment(Rows(kind(X), None), X[:40], threads)
+            assignment.move_to(X[40:80], is_exact=True)
+        results.append((assignment.labels.tobytes(), assignment.squares().tobytes()))
+    assert results[0] == results[1]

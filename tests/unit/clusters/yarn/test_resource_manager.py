@@ -5,7 +5,12 @@ import json
 import pytest
 
 from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
-from elasticml.clusters.yarn.rm_responses import Resources, read_nodes, read_queues
+from elasticml.clusters.yarn.rm_responses import (
+    Resources,
+    read_applications,
+    read_nodes,
+    read_queues,
+)
 from elasticml.errors import SubmissionError
 from tests.http_server import closed_url, serving
 
@@ -66,8 +71,14 @@ def test_a_fifo_scheduler_has_one_queue():
     assert (only.name, only.is_leaf) == ("default", True)
 
 
-def test_a_cluster_without_nodes_answers_null():
+def test_a_cluster_without_nodes_or_applications_answers_null():
     assert read_nodes({"nodes": None}) == []
+    assert read_applications({"apps": None}) == []
+
+
+def test_applications_are_listed_the_latest_first():
+    apps = [{"id": f"a{start}", "startedTime": 1000 * start} for start in (1, 3, 2)]
+    assert [app.id for app in read_applications({"apps": {"app": apps}})] == ["a3", "a2", "a1"]
 
 
 def test_a_node_of_an_older_version_reports_its_total_in_parts():
