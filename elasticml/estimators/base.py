@@ -1,9 +1,14 @@
-"""Base classes of linear estimators: validation of inputs, and prediction."""
+"""Base classes of estimators: inputs, the one fit of linear models, and prediction.
+
+A linear estimator is a table of its parameters: which targets it has, and which problem of
+:mod:`elasticml.estimators.solver` each of them is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from copy import copy
 from functools import partial
 from inspect import signature
@@ -15,26 +20,26 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.rows import refuse_text
-from elasticml.errors import DataError
-from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
-from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
-from elasticml.estimators.offsets import (
-    appended,
-    column_of,
-    is_column,
-    lazily_taken_out,
-    numbers_of,
-    taken_out,
+from elasticml.estimators.backend_choice import (
+    JOB_VALUES_MIN,
+    PRODUCT_VALUES_MIN,
+    choose_client,
+    stored_values,
+    threads_for,
 )
+from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
+from elasticml.estimators.offsets import appended, column_of, is_column, numbers_of, taken_out
+from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.estimators.solver import Case, Solution, solve_all
 from elasticml.jobs.user_warnings import warn
+from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:
-    from elasticml.estimators.dask_rows import DaskRows, LabelStatistics, Metric
+    from elasticml.estimators.dask_rows import DaskRows, Metric
     from elasticml.models.model import Model
     from elasticml.models.row_input import RowInput
 
@@ -50,41 +55,6 @@ def warn_of_gap(gap: float, tolerance: float, rounds: int) -> None:
         )
 
 
-def warn_without_minimum(steps: int) -> None:
-    """Warn that steps still reduce an unpenalised objective, which may have no minimiser."""
-    warn(
-        f"without a penalty (C=inf) there is no certificate, and the objective still decreases "
-        f"after {steps} steps: if the classes are linearly separable there is no finite minimiser, "
-        "so use a finite C; else raise max_iter"
-    )
-
-
-def warn_without_penalty(gap: float, tolerance: float) -> None:
-    """Warn that the gap of an unpenalised model is not a measure of its quality."""
-    if not gap <= tolerance:
-        warn(
-            f"alpha=0 means no penalty, and then the gap ({gap:.3g}) is the whole objective, "
-            "however good the model: use em.Ridge(alpha=0), which solves least squares"
-        )
-
-
-def warn_loaded_here(what: str) -> None:
-    """Warn that rows of a cluster are loaded into this process."""
-    warn(
-        f"{what} cannot be fitted where the partitions are: all rows are loaded into this process",
-        UserWarning,
-    )
-
-
-def warn_fitted_here(what: str) -> None:
-    """Warn that the given client is not used for this model."""
-    warn(
-        f"{what} is fitted in this process, not as a job of client: leave client out, unless it "
-        "is needed to compute Dask collections",
-        UserWarning,
-    )
-
-
 # Dask collections: predictions are lazy, partition by partition.
 
 
@@ -98,22 +68,6 @@ def meta_of(X: Any) -> Any:
     if hasattr(X, "_meta_nonempty"):
         return X._meta_nonempty
     return np.zeros((1, int(X.shape[1])))
-
-
-def _refuse_text_columns(X: Any, name: str) -> None:
-    """Raise DataError for the first column of a Dask frame that holds no numbers, if there is one.
-
-    Dask's worker would fail with NumPy's error.
-    """
-    dtypes = getattr(getattr(X, "_meta", None), "dtypes", {})
-    for column, dtype in dtypes.items():
-        if dtype.kind not in "biuf":
-            raise DataError(
-                f"{name}: column {column!r} of the Dask frame holds {dtype}, wanted numbers; drop "
-                "the column, or run a job, which encodes text and dates: em.Job(algorithm, "
-                "em.from_dask(frame, label=...))",
-                column=str(column),
-            )
 
 
 def lazily(model: BaseEstimator, method: str, X: Any, dtype: Any, width: int | None = None) -> Any:
@@ -256,12 +210,19 @@ class LinearEstimator(ElasticEstimator):
 
     #: The loss that ``fit`` minimises, unless a parameter says so.
     _loss: ClassVar[str] = "squared"
+    #: What scikit-learn checks of the rows and the targets.
+    _rules: ClassVar[dict[str, Any]] = {}
     #: Number of the offset's column among the features, whose coefficient is 1.
     _offset_at: int | None = None
+    #: The same among the rows that are fitted, if it is still there.
+    _fixed: int | None = None
+    #: Total weight divided by that of the problem without its offset.
+    _unit: float = 1.0
     #: Fitted with an offset that is no feature: predictions need one.
     _needs_offset: bool = False
     coef_: NDArray[Any]
     intercept_: Any
+    dual_gap_: Any
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> Self:
         """Fit the model.
@@ -282,17 +243,140 @@ class LinearEstimator(ElasticEstimator):
         Raises
         ------
         ValueError
-            When a parameter, the targets, the weights or the offset are invalid.
+            When a parameter, the targets, the weights or the offset are invalid; with
+            ``warm_start``, when the last model has other coefficients than this one.
         """
-        self._offset_at = None
+        self._validate_params()
+        self._offset_at, self._fixed, self._unit = None, None, 1.0
         self._needs_offset = offset is not None and not is_column(offset)
-        self._fit(X, y, sample_weight, offset)
+        with ExitStack() as stack:
+            rows = self._rows_to_fit(stack, X, y, sample_weight, offset)
+            self.solver_path_ = "in-process" if rows.client is None else "job"
+            self._fit_rows(rows)
         if offset is not None:
             self._restore_offset()
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
-        """Fit the model; the column of an offset is restored afterwards."""
+    def _fit_rows(self, rows: ArrayRows | DaskRows) -> None:
+        cases = self._cases(rows)
+        with closing(parallel(self._threads(rows, cases))) as pool:
+            self._keep(cases, solve_all(cases, rows, pool))
+
+    # --- the table: what each estimator says of itself --------------------------------------------
+
+    def _targets(self, rows: ArrayRows | DaskRows) -> list[Targets]:
+        """Return what each model is fitted to."""
+        raise NotImplementedError
+
+    def _problem(self, rows: ArrayRows | DaskRows, targets: Targets, number: int) -> Problem:
+        """Return the problem of the model of a number."""
+        raise NotImplementedError
+
+    def _units(self, targets: Targets) -> float:
+        """Return the estimator's objective divided by that of its problem."""
+        return 1.0
+
+    def _only_here(self, rows: ArrayRows | DaskRows) -> str | None:
+        """Return in words the model that no job can fit; None if a job can."""
+        return None
+
+    def _least_values(self, cases: Sequence[Case]) -> int:
+        """Return the least stored values for which ``n_jobs`` threads pay."""
+        return PRODUCT_VALUES_MIN
+
+    def _warn_of(self, problem: Problem, solution: Solution) -> None:
+        """Warn of a solution that has not converged."""
+        warn_of_gap(solution.gap, problem.gap, solution.rounds)
+
+    # --- the fit ----------------------------------------------------------------------------------
+
+    def _rows_to_fit(
+        self, stack: ExitStack, X: Any, y: Any, sample_weight: Any, offset: Any
+    ) -> ArrayRows | DaskRows:
+        """Return the rows where they are fitted: on a cluster that has them, or in memory.
+
+        The client, and the limit of threads in this process, are left with the stack.
+        """
+        given = getattr(self, "client", None)
+        client = stack.enter_context(choose_client(given, JOB_VALUES_MIN)) if is_lazy(X) else None
+        if client is not None:
+            lazy = self._held(X, y, sample_weight, offset, client)
+            what = "a model of several targets" if lazy is None else self._only_here(lazy)
+            if lazy is not None and what is None:
+                return lazy
+            warn(
+                f"{what} cannot be fitted where the partitions are: all rows are loaded into this "
+                "process",
+                UserWarning,
+            )
+        rows = ArrayRows(*self._checked(X, y, sample_weight, offset))
+        n_values, what = stored_values(rows.X), None
+        if given is not None or n_values >= JOB_VALUES_MIN:
+            what = self._only_here(rows)
+        if what is not None and given is not None:
+            warn(
+                f"{what} is fitted in this process, not as a job of client: leave client out, "
+                "unless it is needed to compute Dask collections",
+                UserWarning,
+            )
+        if what is not None:
+            given, n_values = None, min(n_values, JOB_VALUES_MIN - 1)
+        rows.client = stack.enter_context(choose_client(given, n_values))
+        return rows
+
+    def _held(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, client: Any
+    ) -> DaskRows | None:
+        """Return the rows of Dask collections on a cluster; None for several targets."""
+        if getattr(y, "ndim", 1) == 2 and y.shape[1] != 1:
+            return None
+        from elasticml.estimators.dask_rows import DaskRows
+
+        self._rows = None
+        validate_data(self, meta_of(X), skip_check_array=True)
+        if offset is not None:
+            if not is_column(offset):
+                raise ValueError(
+                    "offset of a Dask collection: got numbers, wanted the name or number of a "
+                    "column"
+                )
+            X, y, sample_weight = self._with_offset(X, y, sample_weight, offset)
+        rows = DaskRows(X, y, sample_weight, client)
+        if rows.encoding is not None:
+            if offset is not None:
+                raise ValueError(
+                    "offset of a Dask frame with text or dates: got one, wanted numbers in all "
+                    "columns"
+                )
+            self._rows = rows.encoding
+            self._take_names()
+        return rows
+
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any
+    ) -> tuple[Any, Any, F64 | None]:
+        """Validate rows, targets and weights; weights are None if all are one."""
+        client, rules = getattr(self, "client", None), self._rules_of_rows()
+        is_frame = not is_named(X)
+        X, y, sample_weight, self._rows = load_training(X, y, sample_weight, client=client)
+        if "y_numeric" in rules and y is not None and np.asarray(y).dtype.kind in "OUT":
+            refuse_text(y, "y", type(self).__name__)
+        try:
+            X, y = validate_data(self, X, y, **rules)
+        except ValueError:
+            if hasattr(X, "columns"):  # a frame, which has a name for the column
+                refuse_text(X, "X", type(self).__name__)
+            raise
+        if is_frame:
+            self._take_names()
+        weights = weights_of(sample_weight, X)
+        return (X, y, weights) if offset is None else self._with_offset(X, y, weights, offset)
+
+    def _rules_of_rows(self) -> dict[str, Any]:
+        return self._rules
+
+    def _with_offset(self, X: Any, y: Any, weights: Any, offset: Any) -> tuple[Any, Any, Any]:
+        """Return the rows, targets and weights of the problem with its offset."""
         raise NotImplementedError
 
     def _restore_offset(self) -> None:
@@ -308,59 +392,50 @@ class LinearEstimator(ElasticEstimator):
         self._offset_at = column_of(offset, list(names), width)
         return self._offset_at
 
-    def _checked(
-        self, X: Any, y: Any, sample_weight: Any, **rules: Any
-    ) -> tuple[Any, Any, F64 | None]:
-        """Validate parameters, rows, targets and weights; weights are None if all are one."""
-        self._validate_params()
-        client = getattr(self, "client", None)
-        is_frame = not is_named(X)
-        X, y, sample_weight, self._rows = load_training(X, y, sample_weight, client=client)
-        if "y_numeric" in rules and y is not None and np.asarray(y).dtype.kind in "OUT":
-            refuse_text(y, "y", type(self).__name__)
-        try:
-            X, y = validate_data(self, X, y, **rules)
-        except ValueError:
-            if hasattr(X, "columns"):  # a frame, which has a name for the column
-                refuse_text(X, "X", type(self).__name__)
-            raise
-        if is_frame:
-            self._take_names()
-        return X, y, weights_of(sample_weight, X)
+    def _cases(self, rows: ArrayRows | DaskRows) -> list[Case]:
+        """Return the problems of a fit."""
+        targets = self._targets(rows)
+        problems = [self._problem(rows, one, k) for k, one in enumerate(targets)]
+        starts = self._starts([problem.n_models for problem in problems], rows.shape[1])
+        return [
+            Case(problem=problem, targets=one, start=start)
+            for problem, one, start in zip(problems, targets, starts, strict=True)
+        ]
 
-    @contextmanager
-    def _collections(
-        self, X: Any, y: Any, sample_weight: Any, offset: Any = None
-    ) -> Iterator[DaskRows | None]:
-        """Yield the rows of Dask collections if a cluster can fit the model where they are."""
-        if not is_lazy(X):
-            yield None
-            return
-        with choose_client(getattr(self, "client", None), JOB_VALUES_MIN) as client:
-            if client is None:
-                yield None
-                return
-            if getattr(y, "ndim", 1) == 2 and y.shape[1] != 1:
-                warn_loaded_here("a model of several targets")
-                yield None
-                return
-            from elasticml.estimators.dask_rows import DaskRows
-
-            self._validate_params()
-            self._rows = None
-            validate_data(self, meta_of(X), skip_check_array=True)
-            _refuse_text_columns(X, type(self).__name__)
-            if offset is not None:
-                X, y, sample_weight = self._lazily_offset(X, y, sample_weight, offset)
-            yield DaskRows(X, y, sample_weight, client)
-
-    def _lazily_offset(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> tuple[Any, ...]:
-        """Return the collections to fit; the column of the offset is noted."""
-        if self._find_offset(offset, self.n_features_in_) is None:
+    def _starts(self, n_models: list[int], d: int) -> list[tuple[F64, F64] | None]:
+        """Return the first coefficients and intercepts of each problem: the last fit's, or none."""
+        if not getattr(self, "warm_start", False) or not hasattr(self, "coef_"):
+            return [None] * len(n_models)
+        coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
+        if self._offset_at is not None and self._fixed is None:
+            coef = np.delete(coef, self._offset_at, axis=1)
+        elif self._needs_offset and self._fixed is not None:
+            coef = np.hstack([coef, np.ones((len(coef), 1))])
+        if coef.shape != (sum(n_models), d):
             raise ValueError(
-                "offset of a Dask collection: got numbers, wanted the name or number of a column"
+                f"warm_start: the last fit has coefficients of shape {coef.shape}, and these data "
+                f"need {(sum(n_models), d)}: set warm_start=False, or fit a clone"
             )
-        return X, y, sample_weight
+        ends = np.cumsum(n_models)[:-1]
+        return list(zip(np.split(coef, ends), np.split(intercept, ends), strict=True))
+
+    def _threads(self, rows: ArrayRows | DaskRows, cases: Sequence[Case]) -> int:
+        n_jobs = getattr(self, "n_jobs", None)
+        if not isinstance(rows, ArrayRows):
+            return 1
+        return threads_for(n_jobs, rows.X, self._least_values(cases))
+
+    def _keep(self, cases: Sequence[Case], solutions: Sequence[Solution]) -> None:
+        """Set the attributes of the fitted model; warn of what has not converged."""
+        self.coef_ = np.concatenate([one.coef for one in solutions])
+        self.intercept_ = np.concatenate([one.intercept for one in solutions])
+        pairs = list(zip(cases, solutions, strict=True))
+        # In units of the estimator's objective.
+        gaps = [self._units(case.targets) * one.gap for case, one in pairs]
+        self.dual_gap_ = np.array([math.nan if math.isinf(gap) else gap for gap in gaps])
+        for case, one in pairs:
+            if not one.converged:
+                self._warn_of(case.problem, one)
 
     def _score_collections(self, X: Any, y: Any, weights: Any, metric: Metric) -> float:
         from elasticml.estimators.dask_rows import score_collections
@@ -448,78 +523,49 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 
     classes_: NDArray[Any]
 
-    def _codes(self, y: Any) -> NDArray[np.int64]:
-        """Set ``classes_`` and return the class index of each row, (n_samples,)."""
-        encoded = classes_and_codes(y) if y.dtype.kind in "biuf" else None
-        # Two integers are classes. scikit-learn checks other labels, for which it sorts the rows.
-        if encoded is None or encoded[0].size != 2 or (encoded[0] % 1 != 0).any():
-            check_classification_targets(y)
-        self.classes_, codes = encoded or classes_and_codes(y)
+    def _begin(self, rows: ArrayRows | DaskRows) -> F64:
+        """Set ``classes_``, and return the weight of each class, (n_classes,).
+
+        Raises
+        ------
+        ValueError
+            When there is one class, or an offset of more than two, which would all have the same.
+        """
+        labels = rows.labels
+        self.classes_ = labels.values
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs at least 2 classes, but the data contain only one "
                 f"class: {self.classes_[0]!r}"
             )
-        return codes
-
-    def _classes_of(self, labels: LabelStatistics) -> None:
-        """Set ``classes_`` to the labels that were counted."""
-        found = labels.labels
-        if not found.size or (found.dtype.kind == "f" and (found % 1 != 0).any()):
-            raise ValueError("Unknown label type: continuous. wanted at most 1000 classes")
-        if found.size < 2:
+        if self._fixed is not None and len(self.classes_) > 2:
             raise ValueError(
-                f"{type(self).__name__} needs at least 2 classes, but the data contain only one "
-                f"class: {found[0]!r}"
+                f"offset with {len(self.classes_)} classes: got one, wanted none, since all "
+                "classes would have the same one"
             )
-        self.classes_ = found
-
-    def _weights_of_counts(self, given: Any, labels: LabelStatistics) -> F64:
-        """Return the weight of each class, (n_classes,), from counts of the labels."""
-        if given is None or isinstance(given, str):
-            if given is None:
-                return np.ones(len(self.classes_))
-            balanced: F64 = labels.weights.sum() / (len(self.classes_) * labels.weights)
-            return balanced
-        return self._weights_of_classes(given, self.classes_, None)
-
-    def _weights_of_classes(self, class_weight: Any, y: Any, weights: F64 | None) -> F64:
-        """Return the weight of each class, (n_classes,)."""
-        if class_weight is None:
+        given = getattr(self, "class_weight", None)
+        if given is None:
             return np.ones(len(self.classes_))
-        of_class = compute_class_weight(
-            class_weight, classes=self.classes_, y=y, sample_weight=weights
-        )
-        for label, weight in zip(self.classes_, of_class, strict=True):
+        if given == "balanced":
+            with np.errstate(divide="ignore"):
+                found = labels.weights.sum() / (len(self.classes_) * labels.weights)
+        else:
+            found = compute_class_weight(given, classes=self.classes_, y=self.classes_)
+        for label, weight in zip(self.classes_, found, strict=True):
             if not 0.0 <= weight < np.inf:
                 raise ValueError(
                     f"class_weight: got {weight} for class {label!r}, wanted a finite number not "
                     "below 0"
                 )
-        return np.asarray(of_class, np.float64)
+        return np.asarray(found, np.float64)
 
-    def _with_offset(self, X: Any, offset: Any) -> tuple[Any, int | None]:
-        """Return rows that have the offset as a column, and its number; None without one.
-
-        Raises
-        ------
-        ValueError
-            When there are more than two classes, which would all have the same offset.
-        """
-        if offset is None:
-            return X, None
-        self._check_two_classes()
-        at = self._find_offset(offset, X.shape[1])
-        if at is not None:
-            return X, at
-        return appended(X, numbers_of(offset, X.shape[0])), X.shape[1]
-
-    def _check_two_classes(self) -> None:
-        if len(self.classes_) > 2:
-            raise ValueError(
-                f"offset with {len(self.classes_)} classes: got one, wanted none, since all "
-                "classes would have the same one"
-            )
+    def _with_offset(self, X: Any, y: Any, weights: Any, offset: Any) -> tuple[Any, Any, Any]:
+        """Return rows that have the offset as a column."""
+        self._fixed = self._find_offset(offset, X.shape[1])
+        if self._fixed is None:
+            self._fixed = X.shape[1]
+            X = appended(X, numbers_of(offset, X.shape[0]))
+        return X, y, weights
 
     def _restore_offset(self) -> None:
         if self._needs_offset:
@@ -566,22 +612,22 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
     An offset is then no different from another target: ``y - offset`` is fitted.
     """
 
-    def _checked(
-        self, X: Any, y: Any, sample_weight: Any, offset: Any = None, **rules: Any
-    ) -> tuple[Any, Any, F64 | None]:
-        X, y, weights = super()._checked(X, y, sample_weight, **rules)
-        if offset is None:
-            return X, y, weights
+    def _targets(self, rows: ArrayRows | DaskRows) -> list[Targets]:
+        self._has_one_target = getattr(rows, "y", np.empty(0)).ndim == 1
+        return rows.numbers()
+
+    def _keep(self, cases: Sequence[Case], solutions: Sequence[Solution]) -> None:
+        super()._keep(cases, solutions)
+        if len(solutions) == 1:
+            self.coef_, self.dual_gap_ = self.coef_[0], float(self.dual_gap_[0])
+        if self._has_one_target:
+            self.intercept_ = float(self.intercept_[0])
+
+    def _with_offset(self, X: Any, y: Any, weights: Any, offset: Any) -> tuple[Any, Any, Any]:
         at = self._find_offset(offset, X.shape[1])
         values, X = (numbers_of(offset, len(y)), X) if at is None else taken_out(X, at)
-        y, weights = self._offset_targets(np.asarray(y, np.float64), weights, values)
-        return X, y, weights
-
-    def _lazily_offset(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> tuple[Any, ...]:
-        super()._lazily_offset(X, y, sample_weight, offset)
-        assert self._offset_at is not None
-        values, rest = lazily_taken_out(X, self._offset_at)
-        return rest, *self._offset_targets(y, sample_weight, values)
+        y = y if is_lazy(y) else np.asarray(y, np.float64)
+        return X, *self._offset_targets(y, weights, values)
 
     def _offset_targets(self, y: Any, weights: Any, offset: Any) -> tuple[Any, Any]:
         """Return the targets and weights of the same problem without its offset."""
@@ -611,21 +657,6 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
             return self._score_collections(X, y, sample_weight, "r2")
         X, y, sample_weight = self._loaded(X, y, sample_weight)
         return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
-
-
-def classes_and_codes(y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the sorted labels (n_classes,), and the class index of each row (n,).
-
-    Equals ``np.unique(y, return_inverse=True)``, but does not sort the rows of two classes.
-    """
-    if y.dtype.kind in "biuf" and y.size:
-        is_first = y == y[0]
-        others = y[~is_first]
-        if others.size and (others == others[0]).all():
-            is_upper = is_first if y[0] > others[0] else ~is_first
-            return np.array(sorted((y[0], others[0])), y.dtype), is_upper.astype(np.int64)
-    labels, codes = np.unique(y, return_inverse=True)
-    return labels, codes.ravel()
 
 
 def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,22 +10,13 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils._param_validation import Interval
 
-from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.arrays import F64
-from elasticml.estimators.backend_choice import choose_client, stored_values
-from elasticml.estimators.base import (
-    LinearRegressor,
-    warn_fitted_here,
-    warn_loaded_here,
-    warn_of_gap,
-    warn_without_penalty,
-)
+from elasticml.estimators.base import LinearRegressor, warn_of_gap
+from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.estimators.solver import Case, Solution
+from elasticml.jobs.user_warnings import warn
 
 if TYPE_CHECKING:
-    from elasticml.data.source import Source
     from elasticml.estimators.dask_rows import DaskRows
 
 
@@ -89,6 +79,12 @@ class ElasticNet(LinearRegressor):
         "warm_start": ["boolean"],
         "positive": ["boolean"],
     }
+    _rules: ClassVar[dict[str, Any]] = {
+        "accept_sparse": "csc",
+        "dtype": [np.float64, np.float32],
+        "multi_output": True,
+        "y_numeric": True,
+    }
 
     def __init__(
         self,
@@ -119,108 +115,41 @@ class ElasticNet(LinearRegressor):
         self.random_state = random_state
         self.selection = selection
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
-        with self._collections(X, y, sample_weight, offset) as rows:
-            if rows is not None and self.alpha > 0.0:
-                self._fit_collections(rows)
-                return
-        if rows is not None:
-            warn_loaded_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
-        X, y, weights = self._checked(
-            X,
-            y,
-            sample_weight,
-            offset,
-            accept_sparse="csc",
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            y_numeric=True,
-        )
-        targets = np.asarray(y, np.float64)
-        starts = self._starts(targets, X.shape[1])
-        fits = []
-        if self.alpha == 0.0 and self.client is not None:
-            warn_fitted_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
-        choice = choose_client(self.client, stored_values(X)) if self.alpha > 0.0 else nullcontext()
-        with choice as client:
-            fits_here = client is None
-            self.solver_path_ = "in-process" if fits_here else "job"
-            for k, target in enumerate(targets.reshape(len(targets), -1).T):
-                case = (X, np.ascontiguousarray(target), weights, starts[k])
-                fits.append(self._fit_one(*case) if fits_here else self._fit_sent(*case, client))
-        self.coef_ = np.stack([fitted.w for fitted, _ in fits])
-        self.intercept_ = np.array([intercept for _, intercept in fits])
-        self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in fits])
-        self.n_iter_: Any = [fitted.steps for fitted, _ in fits]
-        if len(fits) == 1:
-            self.coef_, self.n_iter_ = self.coef_[0], self.n_iter_[0]
-            self.dual_gap_ = float(self.dual_gap_[0])
-        if targets.ndim == 1:
-            self.intercept_ = float(self.intercept_[0])
+    def _only_here(self, rows: ArrayRows | DaskRows) -> str | None:
+        if self.alpha > 0.0:
+            return None
+        return f"{type(self).__name__} with alpha=0, which has no certificate,"
 
-    def _fit_collections(self, rows: DaskRows) -> None:
-        """Fit as a job on partitions of Dask collections, where they are."""
-        labels = rows.labels()
-        targets, spread = rows.numbers(labels), labels.spread(centred=self.fit_intercept)
-        (start,) = self._starts(np.empty(0), rows.n_columns)
-        fitted, self.intercept_ = self._as_job(rows.columns(targets), spread, start, rows.client)
-        self.solver_path_ = "job"
-        self.coef_, self.dual_gap_, self.n_iter_ = fitted.w, fitted.gap, fitted.steps
-
-    def _starts(self, targets: F64, d: int) -> list[F64 | None]:
-        """Return the initial coefficients, one array per target."""
-        n_targets = 1 if targets.ndim == 1 else targets.shape[1]
-        coef = np.atleast_2d(getattr(self, "coef_", np.empty((0, 0))))
-        if not self.warm_start or coef.shape != (n_targets, d):
-            return [None] * n_targets
-        # The last fit may have been without the restriction to nonnegative coefficients.
-        return list(np.maximum(coef, 0.0) if self.positive else coef)
-
-    def _fit_one(
-        self, X: Any, y: F64, weights: F64 | None, start: F64 | None
-    ) -> tuple[SparseFit, float]:
-        matrix = ColumnMatrix(X, y, weights, centred=self.fit_intercept)
-        solver = ElasticNetSolver(matrix, start, by_products=takes_products(matrix, 1))
-        a1, a2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
-        penalty = Penalty(a1=a1 * matrix.total, a2=a2 * matrix.total, positive=self.positive)
-        tolerance = self.tol * matrix.yy
-        fitted = solver.solve(penalty, tolerance, self.max_iter)
-        if self.alpha == 0.0:
-            warn_without_penalty(fitted.gap / matrix.total, tolerance / matrix.total)
-        else:
-            warn_of_gap(fitted.gap / matrix.total, tolerance / matrix.total, fitted.steps)
-        return replace(fitted, gap=fitted.gap / matrix.total), matrix.intercept(fitted.w)
-
-    def _fit_sent(
-        self, X: Any, y: F64, weights: F64 | None, start: F64 | None, client: Any
-    ) -> tuple[SparseFit, float]:
-        """Fit as a job on rows that are sent with it."""
-        # Imported here: loading what jobs need takes longer than most fits.
-        from elasticml.data.readers.arrays import from_arrays
-
-        mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        spread = float(np.average((y - mean) ** 2, weights=weights))
-        return self._as_job(from_arrays(X, y, weights, by="columns"), spread, start, client)
-
-    def _as_job(
-        self, data: Source, spread: float, start: F64 | None, client: Any
-    ) -> tuple[SparseFit, float]:
-        from elasticml.estimators.job_backend import fit_columns_as_job
-
-        a1, a2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
-        fit = fit_columns_as_job(
-            data,
-            start,
-            client,
-            Penalty(a1=a1, a2=a2, positive=self.positive),
-            1.0,
-            intercept=self.fit_intercept,
-            gap=self.tol * spread,
+    def _problem(self, rows: ArrayRows | DaskRows, targets: Targets, number: int) -> Problem:
+        return Problem(
+            loss="squared",
+            l1=self.alpha * self.l1_ratio,
+            l2=self.alpha * (1.0 - self.l1_ratio),
+            positive=self.positive,
+            intercept=1.0 if self.fit_intercept else None,
+            gap=self.tol * (targets.variance if self.fit_intercept else targets.square),
             rounds=self.max_iter,
+            method="columns",
         )
-        if not fit.converged:
-            warn_of_gap(fit.gap, self.tol * spread, fit.steps)
-        return fit, float(fit.b)
+
+    def _starts(self, n_models: list[int], d: int) -> list[tuple[F64, F64] | None]:
+        # The last fit may have been without the restriction to nonnegative coefficients.
+        starts = super()._starts(n_models, d)
+        return [s and (np.maximum(s[0], 0.0) if self.positive else s[0], s[1]) for s in starts]
+
+    def _keep(self, cases: Sequence[Case], solutions: Sequence[Solution]) -> None:
+        super()._keep(cases, solutions)
+        rounds = [one.rounds for one in solutions]
+        self.n_iter_: Any = rounds[0] if len(rounds) == 1 else rounds
+
+    def _warn_of(self, problem: Problem, solution: Solution) -> None:
+        if self.alpha > 0.0:
+            warn_of_gap(solution.gap, problem.gap, solution.rounds)
+            return
+        warn(
+            f"alpha=0 means no penalty, and then the gap ({solution.gap:.3g}) is the whole "
+            "objective, however good the model: use em.Ridge(alpha=0), which solves least squares"
+        )
 
     @property
     def sparse_coef_(self) -> Any:
@@ -282,12 +211,3 @@ class Lasso(ElasticNet):
             random_state=random_state,
             selection=selection,
         )
-
-
-def takes_products(matrix: ColumnMatrix, n_penalties: int) -> bool:
-    """Whether computing the Gram matrix of all columns costs less than passes over the rows.
-
-    The Gram matrix costs ``d / 2`` passes, and a fit for one penalty takes some tens of passes.
-    """
-    columns = min(1500, 100 if n_penalties < 10 else matrix.d)
-    return matrix.d <= min(columns, matrix.n)

@@ -227,7 +227,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
 
     def _run_job(self, data: Any, client: Any, X: Any) -> Arrays:
         """Return the centres of a job on these data, and their counts."""
-        from elasticml.estimators.job_backend import run_job
+        from elasticml.estimators.solver import run_job
         from elasticml.specification.algorithms import AsyncSGD
 
         start = None if isinstance(self.init, str) else self._given(X)

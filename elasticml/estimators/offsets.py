@@ -57,12 +57,17 @@ def numbers_of(offset: Any, n: int) -> F64:
     return values
 
 
-def taken_out(X: Any, at: int) -> tuple[F64, Any]:
-    """Return a column, (n,), and the rows without it."""
-    keep = np.arange(X.shape[1]) != at
+def taken_out(X: Any, at: int) -> tuple[Any, Any]:
+    """Return a column, (n,), and the rows without it; of a Dask collection, lazily."""
+    if hasattr(X, "__dask_graph__") and hasattr(X, "columns"):
+        name = X.columns[at]
+        return X[name], X.drop(columns=[name])
+    others = [j for j in range(X.shape[1]) if j != at]
+    if hasattr(X, "__dask_graph__"):
+        return X[:, at], X[:, others]
     values = X[:, [at]]
     values = values.toarray() if scipy.sparse.issparse(values) else values
-    return np.asarray(values, np.float64).ravel(), X[:, keep]
+    return np.asarray(values, np.float64).ravel(), X[:, others]
 
 
 def appended(X: Any, values: F64) -> Any:
@@ -71,11 +76,3 @@ def appended(X: Any, values: F64) -> Any:
     if scipy.sparse.issparse(X):
         return type(X)(scipy.sparse.hstack([X, type(X)(column)]))
     return np.hstack([X, column])
-
-
-def lazily_taken_out(X: Any, at: int) -> tuple[Any, Any]:
-    """Return a column of a Dask array or dataframe, and the collection without it."""
-    if hasattr(X, "columns"):
-        name = X.columns[at]
-        return X[name], X.drop(columns=[name])
-    return X[:, at], X[:, [j for j in range(X.shape[1]) if j != at]]

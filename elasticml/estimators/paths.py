@@ -19,8 +19,10 @@ from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import n_threads
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
-from elasticml.estimators.elastic_net import ElasticNet, takes_products
+from elasticml.estimators.elastic_net import ElasticNet
 from elasticml.estimators.inputs import load_arrays
+from elasticml.estimators.rows import ArrayRows
+from elasticml.estimators.solver import takes_products
 from elasticml.runtime.executors import parallel
 
 #: Constraints on the parameters of a path.
@@ -231,6 +233,11 @@ class ElasticNetCV(LinearRegressor):
         "cv": ["cv_object"],
         "n_jobs": [Integral, None],
     }
+    _rules: ClassVar[dict[str, Any]] = {
+        "accept_sparse": "csr",
+        "dtype": [np.float64, np.float32],
+        "y_numeric": True,
+    }
 
     def __init__(
         self,
@@ -265,17 +272,12 @@ class ElasticNetCV(LinearRegressor):
         self.random_state = random_state
         self.selection = selection
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
-        X, y, weights = self._checked(
-            X,
-            y,
-            sample_weight,
-            offset,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            y_numeric=True,
-        )
-        y = np.asarray(y, np.float64)
+    def _only_here(self, rows: Any) -> str | None:
+        return f"{type(self).__name__}, which is not a job,"
+
+    def _fit_rows(self, rows: Any) -> None:
+        assert isinstance(rows, ArrayRows)
+        X, y, weights = rows.X, np.asarray(rows.y, np.float64), rows.weights
         ratios = np.atleast_1d(np.asarray(self._ratio(), np.float64)).tolist()
         _given(ratios, "l1_ratio", 1.0)
         grids = self._grids(X, y, weights, ratios)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from elasticml.algorithms.linear.linear_objective import LinearObjective
-from elasticml.algorithms.linear.newton import Minimum
-from elasticml.algorithms.linear.row_blocks import RowBlocks
-from elasticml.algorithms.parallel import Serial
-from elasticml.arrays import F64
-from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, stored_values
-from elasticml.estimators.base import LinearRegressor, is_lazy, lazily, warn_of_gap
-from elasticml.estimators.linear_solver import minimum_of
+from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
+from elasticml.estimators.base import LinearRegressor, is_lazy, lazily
+from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.estimators.solver import Case, Solution
 from elasticml.objectives.links import predictions
 
 if TYPE_CHECKING:
@@ -65,8 +63,6 @@ class PoissonRegressor(LinearRegressor):
     """
 
     _loss = "poisson"
-    #: Total weight divided by that of the problem without its offset.
-    _unit: float = 1.0
     _without_meaning = ("solver", "verbose")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
@@ -74,6 +70,11 @@ class PoissonRegressor(LinearRegressor):
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
+    }
+    _rules: ClassVar[dict[str, Any]] = {
+        "accept_sparse": ["csr", "csc"],
+        "dtype": np.float64,
+        "y_numeric": True,
     }
 
     def __init__(
@@ -97,74 +98,39 @@ class PoissonRegressor(LinearRegressor):
         self.solver = solver
         self.verbose = verbose
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
-        self._unit = 1.0
-        with self._collections(X, y, sample_weight, offset) as lazy:
-            if lazy is not None:
-                self._fit_collections(lazy)
-                return
-        X, y, weights = self._checked(
-            X,
-            y,
-            sample_weight,
-            offset,
-            accept_sparse=["csr", "csc"],
-            dtype=np.float64,
-            y_numeric=True,
-        )
-        y = np.asarray(y, np.float64)
-        _check_targets(float(y.min()), float(y.size if weights is None else weights.sum()))
-        function = LinearObjective(
-            RowBlocks(X, Serial()),
-            y,
-            weights,
+    def _problem(self, rows: ArrayRows | DaskRows, targets: Targets, number: int) -> Problem:
+        if targets.least < 0.0:
+            raise ValueError(
+                f"y has the value {targets.least:g}, out of the valid range of PoissonRegressor: "
+                "wanted counts, at least 0"
+            )
+        # Half the mean deviance of the constant model, or without an intercept of the zero model.
+        mean = targets.mean if self.fit_intercept else 1.0
+        of_constant = targets.y_log_y - targets.mean * math.log(mean or 1.0) - targets.mean + mean
+        return Problem(
             loss="poisson",
             l2=self._unit * float(self.alpha),
-            intercept_scaling=1.0 if self.fit_intercept else None,
-            is_free=True,
-        )
-        constant = self._constant(X.shape[1], float(np.average(y, weights=weights)))
-        target = self.tol * function.at(constant).value
-        with choose_client(self.client, stored_values(X)) as client:
-            self.solver_path_ = "in-process" if client is None else "job"
-            rows, start = (X, y, weights), self._start(constant)
-            minimum = minimum_of(function, rows, client, start, gap=target, steps=self.max_iter)
-        self._keep(minimum, target, X.shape[1])
-
-    def _fit_collections(self, rows: DaskRows) -> None:
-        """Fit as a job on partitions of Dask collections, where they are."""
-        labels = rows.labels()
-        targets = rows.numbers(labels)
-        _check_targets(labels.least, targets.total)
-        constant = self._constant(rows.n_columns, float(labels.sums[2]) / targets.total)
-        l2, intercept = self._unit * float(self.alpha), self.fit_intercept
-        target = self.tol * rows.point(targets, constant, "poisson", l2, intercept).value
-        minimum = rows.minimise(
-            targets,
-            loss="poisson",
-            l2=l2,
-            intercept=intercept,
-            gap=target,
+            intercept=1.0 if self.fit_intercept else None,
+            gap=self.tol * of_constant,
             rounds=self.max_iter,
+            method="newton",
         )
-        self.solver_path_ = "job"
-        self._keep(minimum, target, rows.n_columns)
 
-    def _constant(self, d: int, mean: float) -> F64:
-        """Return the model that predicts the mean, or without an intercept the zero model."""
-        constant = np.zeros(d + self.fit_intercept)
-        if self.fit_intercept and mean > 0.0:
-            constant[-1] = math.log(mean)
-        return constant
+    def _cases(self, rows: ArrayRows | DaskRows) -> list[Case]:
+        """Return the problem, whose first model is the last fit's or the constant one."""
+        (case,) = super()._cases(rows)
+        mean = case.targets.mean
+        if case.start is not None or not self.fit_intercept or mean <= 0.0:
+            return [case]
+        constant = np.zeros((1, rows.shape[1])), np.array([math.log(mean)])
+        return [replace(case, start=constant)]
 
-    def _keep(self, minimum: Minimum, target: float, d: int) -> None:
-        w = minimum.point.w
-        self.coef_ = w[:d].copy()
-        self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
-        self.dual_gap_ = float(np.maximum(minimum.point.gap, 0.0)) / self._unit
-        self.n_iter_ = minimum.steps
-        if not minimum.converged:
-            warn_of_gap(minimum.point.gap, target, minimum.steps)
+    def _units(self, targets: Targets) -> float:
+        return 1.0 / self._unit
+
+    def _keep(self, cases: Sequence[Case], solutions: Sequence[Solution]) -> None:
+        super()._keep(cases, solutions)
+        self.n_iter_ = solutions[0].rounds
 
     def _offset_targets(self, y: Any, weights: Any, offset: Any) -> tuple[Any, Any]:
         """Return rates and exposures e, ``exp(offset)``: ``dev(y, e m) = e dev(y / e, m)``."""
@@ -207,24 +173,7 @@ class PoissonRegressor(LinearRegressor):
             d2_tweedie_score(y, self.predict(X, offset), sample_weight=sample_weight, power=1)
         )
 
-    def _start(self, constant: F64) -> F64:
-        d = constant.size - self.fit_intercept
-        # As scikit-learn's: a model of other columns is none to start from.
-        if not self.warm_start or getattr(self, "coef_", np.empty(0)).shape != (d,):
-            return constant
-        return np.append(self.coef_, self.intercept_)[: constant.size]
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
-
-
-def _check_targets(least: float, total: float) -> None:
-    if least < 0.0:
-        raise ValueError(
-            f"y has the value {least:g}, out of the valid range of PoissonRegressor: "
-            "wanted counts, at least 0"
-        )
-    if total <= 0.0:
-        raise ValueError("the weights of all rows are 0, wanted some above 0")

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.parallel import FixedPieces
-from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import (
     MODEL_VALUES_MIN,
     PRODUCT_VALUES_MIN,
     STEP_VALUES_MIN,
-    choose_client,
-    stored_values,
-    threads_for,
 )
-from elasticml.estimators.base import LinearClassifier, warn_of_gap
-from elasticml.estimators.linear_solver import (
-    LinearProblem,
-    LinearSolution,
-    prepare,
-    solve,
-    solve_where_held,
-)
-from elasticml.estimators.row_table import RowTable
-from elasticml.runtime.executors import parallel
+from elasticml.estimators.base import LinearClassifier
+from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
+from elasticml.estimators.solver import Case, Solution
 
 if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
@@ -153,60 +139,21 @@ class LinearSVC(LinearClassifier):
         self.multi_class = multi_class
         self.verbose = verbose
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> None:
-        with self._collections(X, y, sample_weight, offset) as rows:
-            if rows is not None:
-                self._fit_collections(rows, self._offset_at)
-                return
+    def _rules_of_rows(self) -> dict[str, Any]:
         # Newton steps need float64; dual coordinate ascent also works on float32.
         is_dual = self.penalty == "l2" and (self.loss == "hinge" or self.dual is True)
         dtype = [np.float64, np.float32] if is_dual else np.float64
-        X, y, weights = self._checked(
-            X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
-        )
-        codes = self._codes(y)
-        X, fixed = self._with_offset(X, offset)
-        of_class = self._weights_of_classes(self.class_weight, y, weights)
-        problem = self._problem(X.shape, fixed)
-        positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
+        return {"accept_sparse": "csr", "dtype": dtype, "order": "C"}
 
-        def task(positive: int) -> tuple[F64, F64 | None]:
-            return _against_rest(codes, positive, of_class, weights)
+    def _targets(self, rows: ArrayRows | DaskRows) -> list[Targets]:
+        of_class = self._begin(rows).tolist()
+        if len(of_class) == 2:
+            return [rows.against_rest(1, *of_class)]
+        return [rows.against_rest(k, 1.0, own) for k, own in enumerate(of_class)]
 
-        least = PRODUCT_VALUES_MIN if problem.is_primal else STEP_VALUES_MIN
-        least = least if len(positives) == 1 else MODEL_VALUES_MIN
-        pool = parallel(threads_for(self.n_jobs, X, least))
-        try:
-            with choose_client(self.client, stored_values(X)) as client:
-                self.solver_path_ = "in-process" if client is None else "job"
-                self._keep(problem, _solve_all(problem, X, positives, task, client, pool))
-        finally:
-            pool.close()
-
-    def _fit_collections(self, rows: DaskRows, fixed: int | None) -> None:
-        """Fit as a job on partitions of Dask collections, where they are."""
-        labels = rows.labels()
-        self._classes_of(labels)
-        if fixed is not None:
-            self._check_two_classes()
-        of_class = self._weights_of_counts(self.class_weight, labels)
-        problem = self._problem((2, 1), fixed)
-        n_classes = len(self.classes_)
-        solutions = []
-        for k in [1] if n_classes == 2 else range(n_classes):
-            rest = of_class[0] if n_classes == 2 else 1.0
-            targets = rows.against_rest(labels, k, np.array([rest, of_class[k]]))
-            if problem.is_sparse:
-                data = rows.columns(targets, problem.intercept_scaling)
-            else:
-                data = rows.source(targets)
-            solutions.append(solve_where_held(problem, data, targets.total, rows.client))
-        self.solver_path_ = "job"
-        self._keep(problem, solutions)
-
-    def _problem(self, shape: tuple[int, int], fixed: int | None) -> LinearProblem:
+    def _problem(self, rows: ArrayRows | DaskRows, targets: Targets, number: int) -> Problem:
         dual, is_sparse = self.dual, self.penalty == "l1"
-        if is_sparse and fixed is not None:
+        if is_sparse and self._fixed is not None:
             raise ValueError("offset with penalty='l1': got both, wanted penalty='l2'")
         if is_sparse and (self.loss == "hinge" or dual is True):
             raise ValueError(
@@ -214,60 +161,39 @@ class LinearSVC(LinearClassifier):
                 "loss='squared_hinge' and dual=False or 'auto'"
             )
         if dual == "auto":
-            dual = self.loss == "hinge" or shape[0] < shape[1]
+            dual = self.loss == "hinge" or rows.shape[0] < rows.shape[1]
         elif not dual and self.loss == "hinge":
             raise ValueError("dual=False with loss='hinge', which has no Hessian; use dual=True")
-        return LinearProblem(
-            is_primal=not dual and not is_sparse,
-            is_sparse=is_sparse,
+        if number == 0:
+            self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        strength = 1.0 / (self.C * targets.total) if targets.total > 0.0 else 0.0
+        method: Method = "columns" if is_sparse else "dual" if dual else "newton"
+        return Problem(
             loss=self.loss,
-            strength=1.0 / self.C,
-            intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else None,
-            tol=self.tol,
+            l1=strength if is_sparse else 0.0,
+            l2=0.0 if is_sparse else strength,
+            intercept=float(self.intercept_scaling) if self.fit_intercept else None,
+            is_free=False,
+            fixed=self._fixed,
+            # The loss of the zero model is 1.
+            gap=self.tol,
             rounds=self.max_iter,
-            fixed=fixed,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            method=method,
+            seed=self._seed,
         )
 
-    def _keep(self, problem: LinearProblem, solutions: list[LinearSolution]) -> None:
-        is_newton = problem.is_primal and self.solver_path_ == "in-process"
-        how = " and ".join(sorted({one.method for one in solutions}))
-        self.method_ = "columns" if problem.is_sparse else "newton" if is_newton else how
-        self.coef_ = np.stack([one.coef for one in solutions])
-        self.intercept_ = np.array([one.intercept for one in solutions])
-        # In units of the sum, like this estimator's objective.
-        gaps = np.array([self.C * one.gap for one in solutions])
-        self.dual_gap_ = float(gaps[0]) if len(gaps) == 1 else gaps
+    def _units(self, targets: Targets) -> float:
+        return self.C * targets.total
+
+    def _least_values(self, cases: Sequence[Case]) -> int:
+        if len(cases) > 1:
+            return MODEL_VALUES_MIN
+        is_newton = cases[0].problem.method == "newton"
+        return PRODUCT_VALUES_MIN if is_newton else STEP_VALUES_MIN
+
+    def _keep(self, cases: Sequence[Case], solutions: Sequence[Solution]) -> None:
+        super()._keep(cases, solutions)
+        self.method_ = " and ".join(sorted({one.method for one in solutions}))
+        if len(solutions) == 1:
+            self.dual_gap_ = float(self.dual_gap_[0])
         self.n_iter_ = max(one.rounds for one in solutions)
-        for one in solutions:
-            warn_of_gap(one.gap, one.target_gap, one.rounds)
-
-
-def _against_rest(
-    codes: NDArray[np.int64], positive: int, of_class: F64, weights: F64 | None
-) -> tuple[F64, F64 | None]:
-    """Return the -1/+1 targets of a class and the row weights; weights are None if all are one."""
-    is_positive = codes == positive
-    rest = of_class[0] if len(of_class) == 2 else 1.0
-    targets = np.where(is_positive, 1.0, -1.0)
-    if of_class[positive] == rest == 1.0:
-        return targets, weights
-    each = np.where(is_positive, of_class[positive], rest)
-    return targets, each if weights is None else each * weights
-
-
-def _solve_all(
-    problem: LinearProblem,
-    X: Any,
-    positives: Sequence[int],
-    task: Callable[[int], tuple[F64, F64 | None]],
-    client: Any,
-    pool: Parallel,
-) -> list[LinearSolution]:
-    """Solve for each class: jobs and single classes serially, else in parallel over classes."""
-    if len(positives) == 1 or client is not None:
-        table = RowTable(X, pool)
-        return [solve(problem, table, *task(k), client) for k in positives]
-    table = RowTable(X)
-    prepare(problem, table)
-    return FixedPieces(pool).map(lambda k: solve(problem, table, *task(k), None), positives)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import dask
 import dask.dataframe
-import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
@@ -56,10 +55,3 @@ def test_a_class_of_one_row_is_a_warning(client: Client, folder: Path) -> None:
     job = em.Job(em.BatchGradient(), data, stop=em.Stop(rounds=2))
     notes = " ".join(job.run(client).summary["notes"])
     assert "label 'yess' of column 'late' occurs in one row of 61: correct the data" in notes
-
-
-def test_text_in_a_dask_frame_of_an_estimator_is_named(client: Client) -> None:
-    rows = pd.DataFrame({"x": np.arange(9.0), "city": list("abcabcabc")})
-    frame = dask.dataframe.from_pandas(rows, npartitions=2)
-    with pytest.raises(em.DataError, match=r"column 'city' of the Dask frame holds .*, wanted num"):
-        em.LogisticRegression(client=client).fit(frame, (frame["x"] > 4).astype(int))

@@ -233,6 +233,30 @@ def test_words_as_classes_and_frames(client: Client):
         em.LogisticRegression(l1_ratio=1.0, max_iter=5, tol=1.0).fit(frame, labels)
 
 
+def test_frames_with_text_are_encoded_where_they_are(client: Client):
+    city = np.array(["Bern", "Genf", "Thun"])[np.arange(N) % 3]
+    table = pd.DataFrame(X[:, :3], columns=list("abc")).assign(city=city)
+    y = Y + 2.0 * (city == "Genf") > 1.0
+    frame, labels = (
+        dd.from_pandas(table, npartitions=4),
+        dd.from_pandas(pd.Series(y), npartitions=4),
+    )
+    for model in (
+        em.LogisticRegression(C=0.5, tol=1e-10),
+        em.LinearSVC("l1", C=0.05, tol=1e-12, max_iter=3000),
+    ):
+        here = clone(model).fit(table, y)
+        there = clone(model).set_params(client=client).fit(frame, labels)
+        assert there.solver_path_ == "job"
+        assert there.feature_names_in_.tolist() == ["a", "b", "c", "city"]
+        assert there.get_feature_names_out().tolist() == here.get_feature_names_out().tolist()
+        np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
+        assert there.predict(frame).compute().tolist() == here.predict(table).tolist()
+        assert there.score(frame, labels) == pytest.approx(here.score(table, y))
+    with pytest.raises(ValueError, match="offset of a Dask frame with text"):
+        em.Ridge(client=client).fit(frame, labels, offset="a")
+
+
 def test_an_offset_is_a_column_of_the_collections(client: Client):
     counts = np.random.default_rng(1).poisson(np.exp(0.3 * X[:, 0] + X[:, 2])).astype(float)
     weights, rest = np.linspace(0.0, 2.0, N), [0, 1, 3, 4, 5]

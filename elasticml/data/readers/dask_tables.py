@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Final, Literal
 
+import dask
 import pyarrow
 
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.dataset_stats import BlockSummary
+from elasticml.data.dataset_stats import BlockSummary, merge_summaries
 from elasticml.data.readers.dask_partitions import (
     DaskSource,
     partition_graph,
@@ -18,15 +20,18 @@ from elasticml.data.readers.dask_partitions import (
 from elasticml.data.readers.table_encoding import (
     ColumnType,
     TableColumns,
+    TableEncoder,
     append_columns,
     arrow_column,
     arrow_table,
     columns_of_survey,
+    encoder_from_json,
+    matrix_of,
     resolve_columns,
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableFormat, roles_of_vectors
-from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut
+from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut, source_from_spec
 from elasticml.errors import ConfigError, DataError, one_line, shown
 from elasticml.specification.settings_model import Count
 
@@ -140,6 +145,50 @@ def table_source(
     )
     made.roles()  # the roles must fit
     return made.of(graph, (*(X if isinstance(X, list) else [X]), *vectors.values()))
+
+
+#: The column that takes the place of labels where an encoding needs none.
+_NO_LABEL: Final = "elasticml label"
+
+
+def encoded_partitions(X: Any, client: Any) -> tuple[list[Any], TableEncoder] | None:
+    """Fit the encoding of a Dask frame without labels where its partitions are.
+
+    Returns
+    -------
+    parts : list of delayed arrays or CSR arrays, one for each partition
+    encoder : TableEncoder
+        Or None in place of both if all columns are numbers.
+
+    Raises
+    ------
+    DataError
+        When a partition has missing or invalid values.
+    """
+    types = column_types(X, None)
+    if not {"text", "date"} & set(types.values()):
+        return None
+    labelled: dict[str, ColumnType] = {**types, _NO_LABEL: "number"}
+    source: Any = table_source(X, labelled, (_NO_LABEL, None), (None, None), {})
+    survey, encode = dask.delayed(_surveyed, pure=True), dask.delayed(_encoded, pure=True)
+    parts = list(X.to_delayed())
+    while source.needs_survey:
+        each = [survey(source.spec(), block, part) for block, part in enumerate(parts)]
+        source = source.with_stats(merge_summaries(client.gather(client.compute(each))))
+    encoder = replace(source.fitted_encoder(), label="")
+    record = encoder.to_json()
+    return [encode(record, block, part) for block, part in enumerate(parts)], encoder
+
+
+def _surveyed(spec: Mapping[str, Any], block: int, part: Any) -> BlockSummary:
+    source: Any = source_from_spec(spec)
+    summary: BlockSummary = source.survey_of(block, [part.assign(**{_NO_LABEL: 0.0})])
+    return summary
+
+
+def _encoded(record: Mapping[str, Any], block: int, part: Any) -> Any:
+    encoder, title = encoder_from_json(record), partition_title(block)
+    return matrix_of(encoder.features(arrow_table(part), title, "row {}".format, {}))
 
 
 def column_types(X: Any, types: Mapping[str, ColumnType] | None) -> dict[str, ColumnType]:

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression as Theirs
 from sklearn.metrics import log_loss
 
 import elasticml as em
-from elasticml.estimators import logistic
+from elasticml.estimators import base
 from tests.unit.estimators.contract import objective
 
 DATA = {
@@ -25,7 +25,7 @@ DATA = {
 
 def test_threads_do_not_change_the_model(monkeypatch):
     # Even so few values are worth a thread here.
-    monkeypatch.setattr(logistic, "PRODUCT_VALUES_MIN", 0)
+    monkeypatch.setattr(base, "PRODUCT_VALUES_MIN", 0)
     X, y = load_digits(return_X_y=True)
     X = sp.csr_matrix(X / 16.0)
     one = em.LogisticRegression(C=0.1, tol=1e-14).fit(X, y)

@@ -230,3 +230,23 @@ def test_a_file_of_numbers_alone_names_its_columns(tmp_path: Any) -> None:
     model.save(tmp_path / "model.npz")
     kept = em.load_model(tmp_path / "model.npz")
     np.testing.assert_allclose(kept.predict(rows), model.predict(rows), rtol=1e-12)
+
+
+WARM = {
+    "logistic": (em.LogisticRegression(C=0.1, tol=1e-10, warm_start=True), SIGNS),
+    "lasso": (em.Lasso(alpha=0.05, tol=1e-10, warm_start=True), REAL),
+    "poisson": (em.PoissonRegressor(alpha=0.1, tol=1e-10, warm_start=True), COUNTS),
+}
+
+
+@pytest.mark.parametrize("name", WARM)
+def test_a_warm_start_knows_the_offset_and_refuses_other_columns(name: str) -> None:
+    estimator, y = WARM[name]
+    for rows, offset in ((X, None), (X, OFFSET), (FRAME, "exposure"), (WITH_OFFSET, 2)):
+        model = clone(estimator).fit(rows, y, offset=offset)
+        cold, steps = parameters(model), np.max(model.n_iter_)
+        again = model.fit(rows, y, offset=offset)
+        assert np.max(again.n_iter_) < steps
+        np.testing.assert_allclose(parameters(again), cold, atol=1e-4)
+    with pytest.raises(ValueError, match=r"warm_start: .* shape \(1, 5\), .* need \(1, 3\)"):
+        model.fit(X[:, :3], y)

@@ -8,8 +8,7 @@ import scipy.sparse as sp
 
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
-from elasticml.estimators.base import classes_and_codes
-from elasticml.estimators.row_table import RowTable
+from elasticml.estimators.rows import chunk_rows, classes_and_codes
 
 
 class TwoThreads(Serial):
@@ -21,7 +20,7 @@ def some_rows(n: int = 40, d: int = 7) -> sp.csr_matrix:
 
 
 def test_labels_other_than_two_signs_are_encoded() -> None:
-    chunked = RowTable(np.ones((4, 1))).chunked.with_labels(np.array([2.0, 0.5, 2.0, 1.0]), None)
+    chunked = chunk_rows(np.ones((4, 1))).with_labels(np.array([2.0, 0.5, 2.0, 1.0]), None)
     assert chunked.facts.label_counts == {0.5: 1, 1.0: 1, 2.0: 2}
 
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import elasticml as em
 from elasticml.algorithms.cocoa.local_pass import PassOptions
-from elasticml.estimators import svm
+from elasticml.estimators import solver, svm
 
 #: Make the local solver use threads for any amount of work.
 FEW_VALUES = {**PassOptions.__init__.__kwdefaults__, "values_per_thread": 0}
@@ -53,6 +53,7 @@ def test_any_number_of_threads_reaches_the_same_model(loss, dual, monkeypatch):
     # Even so few values are worth a thread here, so that rows are split over three.
     monkeypatch.setattr(PassOptions.__init__, "__kwdefaults__", FEW_VALUES)
     monkeypatch.setattr(svm, "STEP_VALUES_MIN", 0)
+    monkeypatch.setattr(solver, "STEP_VALUES_MIN", 0)
     monkeypatch.setattr(svm, "PRODUCT_VALUES_MIN", 0)
     X, y = make_classification(400, 12, random_state=0)
     settings = {"loss": loss, "dual": dual, "C": 0.1, "tol": 1e-12, "max_iter": 20_000}

@@ -18,7 +18,7 @@ from elasticml.algorithms.local_runner import answer_locally, train_locally
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import DataError
-from elasticml.estimators.row_table import RowTable
+from elasticml.estimators.rows import chunk_rows
 from elasticml.models.loading import load_model, model_of_job
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
@@ -155,7 +155,7 @@ def test_a_warm_start_of_all_classes_is_their_optimum() -> None:
     first = trained(CoCoA(loss="squared_hinge", l2=L2, tolerance=1e-10, scale="none")).model
     again = CoCoA(loss="squared_hinge", l2=L2, tolerance=1e-6, scale="none").section()
     again["warm_start"] = {k: np.ravel(a).tolist() for k, a in first.arrays.items()}
-    data = RowTable(X).chunked.with_labels(Y, S)
+    data = chunk_rows(X).with_labels(Y, S)
     parts = (algorithm("cocoa"), again, data.facts, data.chunks)
     done = train_locally(*parts, rounds=5, parallel=Serial())
     assert (done.rounds, done.model.converged) == (0, True)
@@ -165,7 +165,7 @@ def test_a_warm_start_of_all_classes_is_their_optimum() -> None:
 def test_a_job_of_several_classes_resumes_in_another_process(name: str) -> None:
     section = {"name": name, "loss": "squared_hinge", "l2": L2, "tolerance": 1e-10}
     made, resumes, answer = algorithm(name), [], None
-    data = RowTable(X).chunked.with_labels(Y, S)
+    data = chunk_rows(X).with_labels(Y, S)
     trainer, solver = made.trainer(section, data.facts, "stall"), made.solver(section, data.facts)
     whole = None
     while whole is None:
@@ -188,7 +188,7 @@ def test_a_job_of_several_classes_resumes_in_another_process(name: str) -> None:
             made,
             trainer=functools.partial(made.trainer, resume=replace(resume, values=values)),
         )
-        fresh = RowTable(X).chunked.with_labels(Y, S)
+        fresh = chunk_rows(X).with_labels(Y, S)
         done = train_locally(
             again, section, fresh.facts, fresh.chunks, rounds=500, parallel=Serial()
         )
@@ -231,7 +231,7 @@ def test_derivatives_are_finite_differences(loss: Any) -> None:
 
 
 def model_of(job: Any) -> tuple[Any, dict[str, Any]]:
-    data = RowTable(X).chunked.with_labels(Y, S)
+    data = chunk_rows(X).with_labels(Y, S)
     arrays = dict(trained(job).model.arrays)
     return model_of_job(job.section(), data.facts, arrays), arrays
 
@@ -270,6 +270,6 @@ def test_a_model_of_each_class_against_the_rest_predicts_and_is_kept(tmp_path: A
 
 def test_an_algorithm_of_one_model_refuses_several_classes() -> None:
     section = AsyncSGD("linear", loss="logistic", passes=1.0).section()
-    facts = RowTable(X).chunked.with_labels(Y, S).facts
+    facts = chunk_rows(X).with_labels(Y, S).facts
     with pytest.raises(DataError, match=r"found 4 distinct labels .*use algorithm batch_gradient"):
         algorithm("async_sgd").trainer(section, facts, "reload")

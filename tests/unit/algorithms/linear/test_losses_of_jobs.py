@@ -13,7 +13,7 @@ from elasticml.algorithms.local_runner import train_locally
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError, DataError
-from elasticml.estimators.row_table import RowTable
+from elasticml.estimators.rows import chunk_rows
 from elasticml.estimators.svm import LinearSVC
 from elasticml.models.loading import load_model, model_of_job
 from elasticml.specification.algorithms import BatchGradient, CoCoA
@@ -77,7 +77,7 @@ def trained(
     settings: Any, y: np.ndarray, rounds: int = 300, *, rows: Any = X, weights: Any = None
 ) -> Any:
     """Run the rounds of a job here, over any rows."""
-    data = RowTable(rows).chunked.with_labels(y, weights)
+    data = chunk_rows(rows).with_labels(y, weights)
     section = settings.section()
     return train_locally(
         algorithm(section["name"]),

@@ -20,7 +20,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import survey_all
 from elasticml.errors import ConfigError
-from elasticml.estimators.row_table import RowTable
+from elasticml.estimators.rows import chunk_rows
 from elasticml.models.loading import model_of_job
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.specification.algorithms import AsyncSGD, BatchGradient, CoCoA, PrimalCoCoA
@@ -220,7 +220,7 @@ def test_cocoa_starts_from_a_model_with_an_offset() -> None:
     first = trained(CoCoA(**made, tolerance=1e-12), TARGETS["squared"])
     start = {name: value.ravel().tolist() for name, value in first.arrays.items()}
     section = CoCoA(**made, tolerance=1e-10).section() | {"warm_start": start}
-    data = RowTable(X).chunked.with_labels(TARGETS["squared"], S)
+    data = chunk_rows(X).with_labels(TARGETS["squared"], S)
     given_to = (algorithm("cocoa"), section, data.facts, data.chunks)
     again = train_locally(*given_to, rounds=1, parallel=Serial()).model
     assert again.gap <= 1e-10
@@ -228,7 +228,7 @@ def test_cocoa_starts_from_a_model_with_an_offset() -> None:
 
 
 def test_cocoas_offsets_that_do_not_fit_are_refused() -> None:
-    facts = RowTable(X).chunked.with_labels(TARGETS["squared"], None).facts
+    facts = chunk_rows(X).with_labels(TARGETS["squared"], None).facts
     made = {"loss": "squared", "offset": 1}
     with pytest.raises(ConfigError, match=r"'freeze' with algorithm\.offset"):
         algorithm("cocoa").trainer(made, facts, "freeze")
@@ -242,7 +242,7 @@ def test_cocoas_offsets_that_do_not_fit_are_refused() -> None:
 
 def test_the_gap_of_a_job_of_counts_holds_with_an_offset() -> None:
     job = BatchGradient(loss="poisson", l2=L2, offset=1, tolerance=1e-10, scale="none")
-    data = RowTable(X).chunked.with_labels(TARGETS["poisson"], S)
+    data = chunk_rows(X).with_labels(TARGETS["poisson"], S)
     made = (algorithm("batch_gradient"), job.section(), data.facts, data.chunks)
     _, least = reference("poisson")
     for rounds in range(1, 12):
@@ -260,6 +260,6 @@ def test_the_gap_of_a_job_of_counts_holds_with_an_offset() -> None:
     ],
 )
 def test_offsets_that_do_not_fit_are_refused(settings: Any, message: str) -> None:
-    facts = RowTable(X).chunked.with_labels(np.arange(ROWS) % 3.0, None).facts
+    facts = chunk_rows(X).with_labels(np.arange(ROWS) % 3.0, None).facts
     with pytest.raises(ConfigError, match=message):
         algorithm("batch_gradient").trainer({"loss": "squared", **settings}, facts, "auto")

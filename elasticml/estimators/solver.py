@@ -1,0 +1,534 @@
+"""Solve the problem of a linear estimator: in this process, or as an elastic job on a cluster.
+
+The modules of each engine are imported where it is called: a fit loads no other, and what jobs need
+takes longer to load than most fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.parallel import FixedPieces
+from elasticml.arrays import F64
+from elasticml.errors import JobFailedError
+from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
+from elasticml.estimators.rows import ArrayRows, Problem, Targets
+
+if TYPE_CHECKING:
+    from elasticml.algorithms.linear.linear_objective import LinearObjective
+    from elasticml.algorithms.linear.newton import Minimum
+    from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
+    from elasticml.algorithms.linear.working_sets import SparseFit
+    from elasticml.data.source import Source
+    from elasticml.estimators.dask_rows import DaskRows
+    from elasticml.jobs.result import Result
+    from elasticml.specification.algorithms import AnyAlgorithm
+
+#: The most passes of dual ascent for the logistic loss, with few values and with many; Newton steps
+#: continue from the model.
+DESCENT_PASSES_MAX: Final = 300
+PASSES_MAX: Final = 30
+#: Jobs that are run to reach a gap, each with a smaller tolerance.
+_JOBS_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A model with its duality gap."""
+
+    #: (n_models, d)
+    coef: F64
+    #: (n_models,)
+    intercept: F64
+    #: NaN without a certificate.
+    gap: float
+    rounds: int
+    #: The gap is small enough or rounding; or there is none, and steps no longer gain.
+    converged: bool
+    #: How it was found, in the estimators' words.
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A problem, what it is fitted to, and the first model: coefficients and intercepts."""
+
+    problem: Problem
+    targets: Targets
+    start: tuple[F64, F64] | None = None
+
+
+def solve_all(cases: Sequence[Case], rows: ArrayRows | DaskRows, pool: Parallel) -> list[Solution]:
+    """Solve problems over the same rows; single ones share their work, and jobs follow each other.
+
+    Raises
+    ------
+    ValueError
+        When all weights are 0.
+    JobFailedError
+        When a job fails.
+    """
+    if any(not case.targets.total > 0.0 for case in cases):
+        raise ValueError("the weights of all rows are 0, wanted some above 0")
+    if not isinstance(rows, ArrayRows) or rows.client is not None:
+        return [_solve_as_job(rows, case) for case in cases]
+    if len(cases) == 1:
+        rows.parallel = pool
+        return [_solve(rows, cases[0])]
+    return FixedPieces(pool).map(lambda case: _solve(rows, case), cases)
+
+
+def _solve(rows: ArrayRows, case: Case) -> Solution:
+    engine = {
+        "columns": _by_columns,
+        "dual": _by_dual,
+        "newton": _by_newton,
+        "equations": _by_equations,
+    }
+    return engine[case.problem.method](rows, case)
+
+
+# --- engines in this process ----------------------------------------------------------------------
+
+
+def _by_columns(rows: ArrayRows, case: Case) -> Solution:
+    problem, targets = case.problem, case.targets
+    total, gap = targets.total, problem.gap * targets.total
+    penalty = Penalty(a1=problem.l1 * total, a2=problem.l2 * total, positive=problem.positive)
+    if problem.loss == "squared":
+        from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+        from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+
+        centred = problem.intercept is not None
+        X = rows.X.tocsc() if hasattr(rows.X, "tocsc") else rows.X
+        matrix = ColumnMatrix(X, targets.y, targets.weights, centred=centred)
+        start = None if case.start is None else case.start[0][0]
+        solver = ElasticNetSolver(matrix, start, by_products=takes_products(matrix, 1))
+        fit = solver.solve(penalty, gap, problem.rounds)
+        fit = replace(fit, b=matrix.intercept(fit.w), converged=fit.gap <= gap)
+        return _of_columns(problem, fit, total)
+    constant = None if problem.is_free else problem.intercept
+    columns, is_free = rows.columns(constant), problem.is_free and problem.intercept is not None
+    if problem.classes > 2:
+        from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
+
+        classes = problem.classes
+        softmax = SparseSoftmax(
+            columns, targets.y, targets.weights, classes=classes, intercept=is_free
+        )
+        softmax.begin(*(case.start or (np.zeros((classes, rows.shape[1])), np.zeros(classes))))
+        return _of_columns(problem, softmax.solve(penalty, gap, problem.rounds), total)
+    from elasticml.algorithms.linear.row_blocks import BorderedRows
+    from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+
+    by_rows = constant is None and hasattr(rows.X, "indptr")
+    classifier = SparseClassifier(
+        columns,
+        targets.y,
+        targets.weights,
+        loss=problem.loss,
+        intercept=is_free,
+        rows=BorderedRows(rows.blocks, None) if by_rows else None,
+    )
+    if case.start is not None:
+        classifier.begin(case.start[0][0], float(case.start[1][0]))
+    return _of_columns(problem, classifier.solve(penalty, gap, problem.rounds), total)
+
+
+def takes_products(matrix: Any, n_penalties: int) -> bool:
+    """Whether computing the Gram matrix of all columns costs less than passes over the rows.
+
+    The Gram matrix costs ``d / 2`` passes, and a fit for one penalty takes some tens of passes.
+    """
+    columns = min(1500, 100 if n_penalties < 10 else matrix.d)
+    return bool(matrix.d <= min(columns, matrix.n))
+
+
+def _of_columns(problem: Problem, fit: SparseFit, total: float) -> Solution:
+    """Return a fit, whose gap is of the sum; an intercept that is not free is the last column."""
+    coef, intercept = np.atleast_2d(fit.w), np.atleast_1d(np.asarray(fit.b, np.float64))
+    if problem.intercept is not None and not problem.is_free:
+        coef, intercept = coef[:, :-1], problem.intercept * coef[:, -1]
+    return Solution(
+        coef=coef,
+        intercept=intercept,
+        gap=fit.gap / total,
+        rounds=fit.steps,
+        converged=fit.converged,
+        method="columns",
+    )
+
+
+def _by_dual(rows: ArrayRows, case: Case) -> Solution:
+    """Make passes of coordinate ascent, with threads by CoCoA."""
+    problem, is_few = case.problem, stored_values(rows.X) < STEP_VALUES_MIN
+    is_logistic = problem.loss == "logistic"
+    if is_logistic:
+        most = DESCENT_PASSES_MAX if is_few else PASSES_MAX
+        problem = replace(problem, rounds=min(problem.rounds, most))
+    engine = _by_descent if is_few and problem.fixed is None else _by_cocoa
+    solution = engine(rows, replace(case, problem=problem))
+    if solution.converged or not is_logistic:
+        return solution
+    start = solution.coef, solution.intercept
+    return _by_newton(rows, replace(case, start=start))
+
+
+def _by_descent(rows: ArrayRows, case: Case) -> Solution:
+    from elasticml.algorithms.linear.dual_descent import DualDescent
+    from elasticml.algorithms.linear.interior_point import InteriorPoint, passes_of
+
+    problem, targets = case.problem, case.targets
+    y, weights, scaling, total = targets.y, targets.weights, problem.intercept, targets.total
+    strength, target_gap, d = problem.l2 * total, problem.gap * total, rows.shape[1]
+    solver = DualDescent(
+        rows.memory,
+        d,
+        y,
+        weights,
+        loss=problem.loss,
+        strength=strength,
+        constant=scaling,
+        seed=problem.seed or 0,
+    )
+    is_other = problem.loss == "hinge" and (weights is None or bool(weights.all()))
+    fit = solver.solve(target_gap, problem.rounds, passes_of(rows.X) if is_other else math.inf)
+    method, w, gap, rounds = "dual", fit.w, fit.gap, fit.passes
+    if fit.is_slow:
+        interior = InteriorPoint(
+            rows.blocks, y, weights, strength=strength, constant=scaling
+        ).solve(target_gap, w)
+        rounds += interior.steps
+        if interior.gap <= target_gap:
+            method, w, gap = "interior point", interior.w, interior.gap
+        else:
+            fit = solver.solve(target_gap, max(1, problem.rounds - rounds))
+            w, gap, rounds = fit.w, fit.gap, rounds + fit.passes
+    return Solution(
+        coef=w[np.newaxis, :d].copy(),
+        intercept=np.array([0.0 if scaling is None else scaling * float(w[d])]),
+        gap=gap / total,
+        rounds=rounds,
+        converged=fit.converged or gap <= target_gap,
+        method=method,
+    )
+
+
+def _by_cocoa(rows: ArrayRows, case: Case) -> Solution:
+    from elasticml.algorithms.base import Algorithm
+    from elasticml.algorithms.cocoa.rows import make_trainer
+    from elasticml.algorithms.cocoa.solver import CocoaSolver
+    from elasticml.algorithms.local_runner import train_locally
+
+    data = rows.chunked.with_labels(case.targets.y, case.targets.weights)
+    trained = train_locally(
+        Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver),
+        {"name": "cocoa", **_cocoa(case.problem)},
+        data.facts,
+        data.chunks,
+        rounds=case.problem.rounds,
+        parallel=rows.parallel,
+    )
+    model = trained.model
+    return _of_arrays(case.problem, model.arrays, model.gap, trained.rounds, model.converged)
+
+
+def _cocoa(problem: Problem) -> dict[str, Any]:
+    """Return the settings of CoCoA by rows."""
+    scaling = problem.intercept
+    return {
+        "loss": problem.loss,
+        "l2": problem.l2,
+        "intercept": scaling is not None,
+        "intercept_scaling": 1.0 if scaling is None else scaling,
+        "scale": "none",
+        "tolerance": problem.gap,
+        "gap_every": "target",
+        "seed": problem.seed or 0,
+        # On a GPU the order of additions varies, and the same seed must give the same bits.
+        "device": "cpu",
+        **({} if problem.fixed is None else {"offset": problem.fixed}),
+    }
+
+
+def objective(
+    rows: ArrayRows, problem: Problem, targets: Targets
+) -> LinearObjective | SoftmaxObjective:
+    """Return a smooth problem as a function with a gap."""
+    from elasticml.algorithms.linear.linear_objective import LinearObjective
+    from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
+
+    if problem.classes > 2:
+        return SoftmaxObjective(
+            rows.blocks,
+            targets.y,
+            targets.weights,
+            classes=problem.classes,
+            l2=problem.l2,
+            intercept=problem.intercept is not None,
+        )
+    return LinearObjective(
+        rows.blocks,
+        targets.y,
+        targets.weights,
+        loss=problem.loss,
+        l2=problem.l2,
+        intercept_scaling=problem.intercept,
+        is_free=problem.is_free,
+        fixed=problem.fixed,
+    )
+
+
+def _by_newton(rows: ArrayRows, case: Case) -> Solution:
+    from elasticml.algorithms.linear.newton import minimise
+
+    problem, function = case.problem, objective(rows, case.problem, case.targets)
+    start = function.zero()
+    if case.start is not None:
+        parts = (case.start[0], case.start[1][:, np.newaxis])
+        given = np.hstack(parts if problem.intercept is not None else parts[:1]).ravel()
+        # Badly misclassified rows have almost no curvature: steps from there lead nowhere.
+        if function.at(given).value <= function.at(start).value:
+            start = given
+        if problem.fixed is not None:
+            start[problem.fixed] = 1.0
+    if problem.loss in ("logistic", "squared_hinge"):  # whose Hessian's factors may pay
+        minimum = function.minimum(start, gap=problem.gap, steps=problem.rounds)
+    else:
+        minimum = minimise(function, start, gap=problem.gap, steps=problem.rounds)
+    return _of_minimum(problem, minimum)
+
+
+def _of_minimum(problem: Problem, minimum: Minimum) -> Solution:
+    W, scaling = minimum.point.w.reshape(problem.n_models, -1), problem.intercept
+    d = W.shape[1] - (scaling is not None)
+    return Solution(
+        coef=W[:, :d].copy(),
+        intercept=np.zeros(problem.n_models) if scaling is None else scaling * W[:, d],
+        # At least 0 despite rounding; NaN stays NaN.
+        gap=float(np.maximum(minimum.point.gap, 0.0)),
+        rounds=minimum.steps,
+        converged=minimum.converged,
+        method="newton",
+    )
+
+
+def _by_equations(rows: ArrayRows, case: Case) -> Solution:
+    """Solve the normal equations: those of columns from sparse rows where that applies."""
+    from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+    from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+    from elasticml.algorithms.linear.newton import Minimum
+    from elasticml.algorithms.linear.normal_equations import equations
+
+    X, problem, targets, centred = rows.X, case.problem, case.targets, case.problem.intercept
+    y, weights, alpha = targets.y, targets.weights, problem.l2 * targets.total
+    system = None
+    if X.shape[0] >= X.shape[1]:
+        system = equations(X, y, weights, centred=centred is not None)
+    if system is not None:
+        w = _ridge(system.G, system.linear, alpha)
+        b = system.y_mean - float(system.means @ w)
+        point = objective(rows, problem, targets).at(w if centred is None else np.append(w, b))
+        return _of_minimum(problem, Minimum(point=point, steps=1, converged=True))
+    columns = X.tocsc() if hasattr(X, "tocsc") else X
+    matrix = ColumnMatrix(columns, y, weights, centred=centred is not None)
+    if matrix.n < matrix.d:
+        w = matrix.correlations(_ridge(matrix.row_products(), matrix.y, alpha))
+    else:
+        every = np.arange(matrix.d)
+        w = _ridge(matrix.products(every, every), matrix.linear, alpha)
+    gap = ElasticNetSolver(matrix, w).gap(Penalty(a1=0.0, a2=alpha)) if alpha > 0.0 else math.nan
+    return Solution(
+        coef=w[np.newaxis],
+        intercept=np.array([matrix.intercept(w)]),
+        gap=gap / targets.total,
+        rounds=1,
+        converged=True,
+        method="equations",
+    )
+
+
+def _ridge(G: F64, linear: F64, alpha: float) -> F64:
+    """Solve ``(G + alpha I) x = linear``; if it is singular, return the minimum-norm solution."""
+    import scipy.linalg
+
+    G[np.diag_indices_from(G)] += alpha
+    if alpha > 0.0:
+        # Columns of unequal size, whose products would seem singular, get a diagonal of ones.
+        scale = 1.0 / np.sqrt(np.diag(G))
+        try:
+            factor = scipy.linalg.cho_factor(G * np.outer(scale, scale), check_finite=False)
+            x: F64 = scale * scipy.linalg.cho_solve(factor, scale * linear, check_finite=False)
+            return x
+        except np.linalg.LinAlgError:
+            pass  # The penalty is below the rounding errors of G.
+    min_norm: F64 = scipy.linalg.lstsq(G, linear)[0]
+    return min_norm
+
+
+# --- as a job -------------------------------------------------------------------------------------
+
+
+def run_job(
+    algorithm: AnyAlgorithm,
+    data: Source,
+    client: Any,
+    rounds: int,
+    warm_start: Mapping[str, Any] | None = None,
+    gap: float | None = None,
+) -> Result:
+    """Train a model as a job on a cluster, in at most ``rounds`` rounds or to a certified gap.
+
+    Raises
+    ------
+    JobFailedError
+        When the job fails, or ends without a model.
+    """
+    from elasticml.job import Job
+    from elasticml.jobs.follow import follow
+    from elasticml.specification.sections import Stop
+
+    job = Job(
+        algorithm,
+        data,
+        name="estimator",
+        stop=Stop(rounds=rounds, gap=gap),
+        warm_start=warm_start,
+        # Rounds with stand-ins would use up max_iter while a killed worker comes back.
+        absent="reload",
+        evaluate=False,
+    )
+    # The estimator itself warns of a model that misses its own tolerance.
+    result = follow(job.start(client), cancels=True)
+    if result.model is None:
+        raise JobFailedError("the job ended before its first round", reason="no model")
+    return result
+
+
+def _solve_as_job(rows: ArrayRows | DaskRows, case: Case) -> Solution:
+    from elasticml.specification.algorithms import CoCoA, PrimalCoCoA
+
+    problem, targets = case.problem, case.targets
+    if problem.method == "columns":
+        constant = None if problem.is_free else problem.intercept
+        by_columns = PrimalCoCoA(
+            loss=problem.loss,
+            l1=problem.l1,
+            l2=problem.l2,
+            positive=problem.positive,
+            intercept=problem.is_free and problem.intercept is not None,
+            tolerance=problem.gap,
+            seed=problem.seed,
+        )
+        start = None
+        if case.start is not None:
+            start = {"coef": case.start[0][0], "intercept": np.zeros(1)}
+        data = rows.column_source(targets, constant)
+        solution = _trained(problem, by_columns, data, rows.client, problem.rounds, start=start)
+        fit = replace(solution, method="columns")
+        if constant is None:
+            return fit
+        return replace(fit, coef=fit.coef[:, :-1], intercept=constant * fit.coef[:, -1])
+    data = rows.source(targets)
+    if problem.loss == "hinge":
+        return _trained(problem, CoCoA(**_cocoa(problem)), data, rows.client, problem.rounds)
+    return _minimised(rows, case, data)
+
+
+def _minimised(rows: ArrayRows | DaskRows, case: Case, data: Source) -> Solution:
+    """Minimise a smooth problem by Newton steps.
+
+    A job that certifies no gap stops by the norm of the gradient, which bounds the gap up to the
+    intercept. If the gap here is larger than wanted, it is run again.
+    """
+    from elasticml.algorithms.linear.newton import ROUNDED, Point
+    from elasticml.specification.algorithms import BatchGradient
+
+    problem = case.problem
+
+    def algorithm(tolerance: float) -> BatchGradient:
+        return BatchGradient(
+            loss=problem.loss,
+            l2=problem.l2,
+            optimizer="auto",
+            intercept=problem.intercept is not None,
+            intercept_scaling=None if problem.is_free else problem.intercept,
+            # Variables that make columns of unequal size alike.
+            scale="standard",
+            penalise="raw",
+            tolerance=min(tolerance, 1.0),
+            offset=problem.fixed,
+        )
+
+    def job(tolerance: float, rounds: int, gap: float | None = None) -> Solution:
+        return _trained(problem, algorithm(tolerance), data, rows.client, rounds, gap=gap)
+
+    if algorithm(0.0).certifies_gap:
+        return job(0.0, problem.rounds, problem.gap)
+    if problem.l2 <= 0.0:
+        return job(problem.gap, problem.rounds)
+    at: Callable[[F64], Point]
+    if isinstance(rows, ArrayRows):
+        at = objective(rows, problem, case.targets).at
+    else:
+        at = rows.point_of(problem, case.targets)
+    zero = np.zeros((problem.n_models, rows.shape[1] + (problem.intercept is not None)))
+    if problem.fixed is not None:
+        zero[0, problem.fixed] = 1.0
+    norm, used = float(np.linalg.norm(at(zero.ravel()).gradient)), 0
+    tolerance = 0.5 * math.sqrt(2.0 * problem.l2 * problem.gap) / norm if norm else problem.gap
+    for _ in range(_JOBS_MAX):
+        found = job(tolerance, problem.rounds - used)
+        used += found.rounds
+        parts = [found.coef]
+        if problem.intercept is not None:
+            parts.append(found.intercept[:, np.newaxis])
+        # Each class's coefficients, then its intercept.
+        point = at(np.concatenate(parts, axis=1).ravel())
+        converged = point.gap <= max(problem.gap, ROUNDED * point.value)
+        found = replace(found, gap=max(point.gap, 0.0), rounds=used, converged=converged)
+        if converged or used >= problem.rounds:
+            break
+        tolerance *= min(0.1, 0.5 * math.sqrt(problem.gap / point.gap))
+    return found
+
+
+def _trained(
+    problem: Problem,
+    algorithm: AnyAlgorithm,
+    data: Source,
+    client: Any,
+    rounds: int,
+    *,
+    start: Mapping[str, Any] | None = None,
+    gap: float | None = None,
+) -> Solution:
+    from elasticml.story.summary import summary_from_json
+
+    result = run_job(algorithm, data, client, rounds, start, gap)
+    summary = summary_from_json(result.summary)
+    used = len(result.history) if summary.rounds is None else summary.rounds
+    solution = _of_arrays(problem, result.arrays, summary.gap, used, bool(summary.converged))
+    return solution if algorithm.name == "cocoa" else replace(solution, method="newton")
+
+
+def _of_arrays(
+    problem: Problem, arrays: Mapping[str, Any], gap: float | None, rounds: int, converged: bool
+) -> Solution:
+    gap = math.nan if gap is None else gap
+    return Solution(
+        coef=np.array(arrays["coef"], np.float64).reshape(problem.n_models, -1),
+        intercept=np.array(arrays["intercept"], np.float64).reshape(-1)[: problem.n_models],
+        gap=gap,
+        rounds=rounds,
+        # If only rounding errors are left of the gap, the fit counts as converged.
+        converged=converged or gap <= problem.gap,
+        method="dual",
+    )
