@@ -92,18 +92,25 @@ class Rows:
             out[at, indices[part]] = data[part]
         return out
 
+    def take(self, rows: I64) -> Rows:
+        """Return some rows as float64, new."""
+        values, indptr, indices, data = self.arrays
+        if not self.is_sparse:
+            return Rows(np.asarray(values[rows], np.float64), None)
+        X = scipy.sparse.csr_matrix((data, indices, indptr), (self.n, self.d))
+        return Rows(X[rows].astype(np.float64), None)
+
     def squares_to_mean(self, weights: F64) -> F64:
         """Return the squared distances (n,) of all rows to their weighted mean."""
         X, indptr, indices, data = self.arrays
-        share = weights / weights.sum()
-        if not self.is_sparse:
-            mean = share @ X
-            squares: F64 = np.square(X - mean).sum(axis=1, dtype=np.float64)
-            return squares
-        sparse = scipy.sparse.csr_matrix((data, indices, indptr), (self.n, self.d))
-        mean = sparse.T @ share
-        products: F64 = sparse @ mean
-        return np.maximum(self.squares - 2.0 * products + float(mean @ mean), 0.0)
+        rows, norms = X, self.squares
+        if self.is_sparse:
+            rows = scipy.sparse.csr_matrix((data, indices, indptr), (self.n, self.d))
+        else:
+            norms = np.einsum("ij,ij->i", X, X, dtype=np.float64)
+        mean = rows.T @ (weights / weights.sum())
+        products: F64 = rows @ mean
+        return np.maximum(norms - 2.0 * products + float(mean @ mean), 0.0)
 
 
 def sparse_layout(centres: F64) -> tuple[F64, F64]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,21 +183,53 @@ class _Greedy:
         return centre
 
 
+class _StoredRows(NamedTuple):
+    """Rows for compiled code: dense, or the parts of a CSR matrix, with their squared norms."""
+
+    dense: F64
+    indptr: I32
+    indices: I32
+    values: F64
+    squares: F64
+
+
+@regrouping_kernel
+def _square_to(rows: _StoredRows, i: int, point: F64, norm: float) -> Any:
+    """Return the squared distance of row ``i`` to a point of the squared norm ``norm``."""
+    if rows.dense.size > 0:
+        return squared_distance(rows.dense[i], point)
+    total = 0.0
+    for at in range(rows.indptr[i], rows.indptr[i + 1]):
+        total += rows.values[at] * point[rows.indices[at]]
+    return max(0.0, rows.squares[i] + norm - 2.0 * total)
+
+
+@kernel
+def _write_row(rows: _StoredRows, i: int, out: F64) -> None:
+    for j in range(out.size):
+        out[j] = rows.dense[i, j] if rows.dense.size > 0 else 0.0
+    if rows.dense.size == 0:
+        for at in range(rows.indptr[i], rows.indptr[i + 1]):
+            out[rows.indices[at]] = rows.values[at]
+
+
 @regrouping_kernel
 def _swap(
-    rows: F64,
+    rows: _StoredRows,
     weights: F64,
     centres: F64,
+    norms: F64,
     uniforms: F64,
     near: F64,
     second: F64,
     fresh: F64,
     missed: F64,
     away: F64,
+    candidate: F64,
     who: I64,
     next_who: I64,
 ) -> int:
-    n, n_centres = len(rows), len(centres)
+    n, n_centres = weights.size, len(centres)
     swaps, stale = 0, -1
     for uniform in uniforms:
         inertia = 0.0
@@ -205,7 +237,7 @@ def _swap(
             if who[i] == stale or next_who[i] == stale:
                 near[i], second[i] = np.inf, np.inf
                 for k in range(n_centres):
-                    square = squared_distance(rows[i], centres[k])
+                    square = _square_to(rows, i, centres[k], norms[k])
                     if square < near[i]:
                         second[i], next_who[i] = near[i], who[i]
                         near[i], who[i] = square, k
@@ -216,17 +248,18 @@ def _swap(
         while drawn < n - 1 and left >= weights[drawn] * near[drawn]:
             left -= weights[drawn] * near[drawn]
             drawn += 1
+        _write_row(rows, drawn, candidate)
+        norm, with_it = rows.squares[drawn] if rows.squares.size > 0 else 0.0, 0.0
         for k in range(n_centres):
             missed[k] = 0.0
-            away[k] = np.sqrt(squared_distance(rows[drawn], centres[k]))
-        with_it = 0.0
+            away[k] = np.sqrt(squared_distance(candidate, centres[k]))
         for i in range(n):
             # The drawn row is at least this far; if that is farther than the second, it is neither.
             least = away[who[i]] - np.sqrt(near[i])
             if least > 0.0 and least * least > second[i]:
                 fresh[i] = np.inf
             else:
-                fresh[i] = squared_distance(rows[i], rows[drawn])
+                fresh[i] = _square_to(rows, i, candidate, norm)
             own = min(near[i], fresh[i])
             with_it += weights[i] * own
             missed[who[i]] += weights[i] * (min(second[i], fresh[i]) - own)
@@ -237,8 +270,9 @@ def _swap(
             stale = n_centres
             continue
         swaps += 1
-        for j in range(centres.shape[1]):
-            centres[stale, j] = rows[drawn, j]
+        norms[stale] = norm
+        for j in range(candidate.size):
+            centres[stale, j] = candidate[j]
         for i in range(n):
             if who[i] == stale or next_who[i] == stale:
                 continue
@@ -250,7 +284,7 @@ def _swap(
     return swaps
 
 
-def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
+def swap_centres(rows: Rows, weights: F64, centres: F64, uniforms: F64) -> int:
     """Improve centres by local search: swap them for rows that reduce the inertia.
 
     For every number in ``uniforms``, from 0 to 1, a row is drawn with probability proportional to
@@ -259,7 +293,8 @@ def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
 
     Parameters
     ----------
-    rows : ndarray (n, D)
+    rows : Rows
+        Of float64.
     weights : ndarray (n,)
     centres : ndarray (K, D)
         Modified in place.
@@ -269,12 +304,14 @@ def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
     int
         Number of swaps.
     """
-    n, n_centres = len(rows), len(centres)
-    squares = (np.empty(n), np.empty(n), np.empty(n))
+    n, n_centres = rows.n, len(centres)
+    of_rows = (np.empty(n), np.empty(n), np.empty(n))
     by_centre = (np.empty(n_centres), np.empty(n_centres))
     nearest = (np.full(n, -1), np.full(n, -1))
-    arguments: tuple[Any, ...] = (*squares, *by_centre, *nearest)
-    return int(_swap(rows, weights, centres, uniforms, *arguments))
+    norms = (centres * centres).sum(axis=1)
+    state: tuple[Any, ...] = (*of_rows, *by_centre, np.empty(rows.d), *nearest)
+    stored = _StoredRows(*rows.arrays, rows.squares)
+    return int(_swap(stored, weights, centres, norms, uniforms, *state))
 
 
 How = Literal["kmeans++", "kmeans||", "sample"]
@@ -396,8 +433,8 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     return centres
 
 
-def _coreset(rows: Rows, weights: F64, size: int, rng: np.random.Generator) -> tuple[F64, F64]:
-    """Draw rows (n, D) and weights (n,) whose inertia is near that of all, far rows included.
+def _coreset(rows: Rows, weights: F64, size: int, rng: np.random.Generator) -> tuple[Rows, F64]:
+    """Draw rows and weights (n,) whose inertia is near that of all, far rows included.
 
     Half of the probability is uniform, half proportional to weight times squared distance from the
     mean.
@@ -406,7 +443,7 @@ def _coreset(rows: Rows, weights: F64, size: int, rng: np.random.Generator) -> t
     2018), Algorithm 1.
     """
     if rows.n <= size:
-        return rows.dense(np.arange(rows.n)), weights
+        return rows.take(np.arange(rows.n)), weights
     squares = rows.squares_to_mean(weights) * weights
     total = squares.sum()
     chance = 0.5 * weights / weights.sum()
@@ -416,7 +453,7 @@ def _coreset(rows: Rows, weights: F64, size: int, rng: np.random.Generator) -> t
         return_counts=True,
     )
     drawn = np.minimum(drawn, rows.n - 1)
-    return rows.dense(drawn), counts * weights[drawn] / (size * chance[drawn])
+    return rows.take(drawn), counts * weights[drawn] / (size * chance[drawn])
 
 
 def _parallel(

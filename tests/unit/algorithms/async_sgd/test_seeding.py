@@ -9,6 +9,7 @@ from sklearn.cluster import kmeans_plusplus
 
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
 from elasticml.algorithms.async_sgd.lloyd import lloyd
+from elasticml.algorithms.async_sgd.local_kmeans import Rows
 from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.seeding import plus_plus, start, swap_centres
@@ -134,16 +135,18 @@ def test_equal_rows_are_chosen_once(kind):
         plus_plus(kind(X), np.ones(600), 7, np.random.default_rng(0))
 
 
-def test_swaps_find_the_cluster_left_without_a_centre():
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+def test_swaps_find_the_cluster_left_without_a_centre(kind):
     rng = np.random.default_rng(2)
     truth = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     rows = truth[np.arange(300) % 3] + 0.1 * rng.standard_normal((300, 2))
     centres = np.ascontiguousarray(rows[[0, 3, 1]])
-    assert swap_centres(rows, np.ones(300), centres, rng.random(10)) >= 1
+    assert swap_centres(Rows(kind(rows), None), np.ones(300), centres, rng.random(10)) >= 1
     assert centre_error(centres, truth) < 0.5
 
 
-def test_every_swap_lowers_the_inertia():
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+def test_every_swap_lowers_the_inertia(kind):
     """Against an inertia that is recomputed after every swap."""
     rng = np.random.default_rng(3)
     rows, weights = rng.standard_normal((400, 3)), rng.random(400)
@@ -152,14 +155,14 @@ def test_every_swap_lowers_the_inertia():
     values, numbers = [inertia(centres, [chunk])], rng.random(40)
     swaps = 0
     for number in numbers:
-        swaps += swap_centres(rows, weights, centres, np.array([number]))
+        swaps += swap_centres(Rows(kind(rows), None), weights, centres, np.array([number]))
         values.append(inertia(centres, [chunk]))
     assert swaps >= 5
     assert np.count_nonzero(np.diff(values) < 0.0) == swaps
     assert np.diff(values).max() <= 0.0
     # Applying all swaps at once keeps the tables of nearest centres correct.
     at_once = rows[:15].copy()
-    assert swap_centres(rows, weights, at_once, numbers) == swaps
+    assert swap_centres(Rows(kind(rows), None), weights, at_once, numbers) == swaps
     np.testing.assert_array_equal(at_once, centres)
 
 
