@@ -9,6 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.errors import shown
+
 #: Distinct values that a block reports of one column; beyond them only the most frequent ones.
 VALUES_MAX: Final = 100_000
 #: Points by which a block describes the distribution of a column's numbers; up to twice as many
@@ -181,7 +183,7 @@ def column_warnings(moments: Mapping[str, ColumnMoments]) -> list[str]:
                 one.column or name, f"({value}correlation {one.correlation:.4f}): if it "
             )
     return [
-        f"column {column!r} is nearly the label {why}is not known when the model predicts, list it "
-        "in data.ignore"
+        f"column {shown(column)} is nearly the label {why}is not known when the model predicts, "
+        "list it in data.ignore"
         for column, why in copies.items()
     ]

@@ -158,12 +158,16 @@ class DatasetStats:
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> DatasetStats:
         """Rebuild statistics from ``to_json()``."""
-        classes = record["classes"]
+        classes, encoder = record["classes"], record.get("encoder")
+        if encoder is not None:
+            # What models read of it, so that another value is an error here.
+            list(encoder["classes"] or ()), encoder["label"], encoder["is_boolean"]
         changed = {
             "classes": None if classes is None else tuple(float(label) for label in classes),
             "label_counts": {float(k): int(v) for k, v in record["label_counts"]},
             "layout": layout_from_json(record["layout"]),
             "notes": tuple(record["notes"]),
+            "vocabularies": {name: list(words) for name, words in record["vocabularies"].items()},
         }
         return DatasetStats(**{**record, **changed})
 

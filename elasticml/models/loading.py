@@ -132,7 +132,7 @@ def _of_header(arrays: Arrays, name: str) -> Model:
             width = rows.n_columns
         else:
             raise DataError(f"{name} is a model of kind {kind!r}, wanted linear, kmeans or network")
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise DataError(
             f"{name} has a damaged header ({type(error).__name__}: {one_line(error)}); save the "
             "model again"

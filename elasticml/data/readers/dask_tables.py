@@ -77,7 +77,7 @@ class DaskTableSource(DaskSource, TableFormat):
         missing = [name for name in names if name not in table.column_names]
         if missing:
             raise DataError(
-                f"{title} has no column {missing[0]!r}; it has "
+                f"{title} has no column {shown(missing[0])}; it has "
                 f"{', '.join(map(shown, table.column_names[:20]))}"
             )
         return table.select(list(names))

@@ -207,7 +207,7 @@ def resolve_columns(
         if isinstance(column, int) and -len(names) <= column < len(names):
             return names[column]
         raise ConfigError(
-            f"data.{key} names column {column!r}, which {path} does not have; it has "
+            f"data.{key} names column {shown(column)}, which {path} does not have; it has "
             f"{', '.join(map(shown, names[:20]))}{', ...' if len(names) > 20 else ''}{separated}"
             f"{did_you_mean(column, names)}",
             key=f"data.{key}",
@@ -229,7 +229,7 @@ def resolve_columns(
     both = sorted(listed & numeric)
     if both:
         raise ConfigError(
-            f"data.numeric and data.categorical both name column {both[0]!r}; name it in one",
+            f"data.numeric and data.categorical both name column {shown(both[0])}; name it in one",
             key="data.numeric",
         )
     by_name = dict(zip(names, types, strict=True)) | dict.fromkeys(spec.words or (), "text")
@@ -305,7 +305,7 @@ class ColumnEncoding:
             if unknown == "error" and missed.any():
                 row = int(np.argmax(missed))
                 raise DataError(
-                    f"{path}, {place(row)}, column {self.name!r}: value is "
+                    f"{path}, {place(row)}, column {shown(self.name)}: value is "
                     f"{table.column(self.name)[row].as_py()!r}, which training did not see; "
                     "correct it, or set data.unknown: ignore",
                     path=path,
@@ -459,7 +459,7 @@ class TableEncoder:
             if np.any(weights < 0):
                 row = int(np.argmax(weights < 0))
                 raise DataError(
-                    f"{path}, {place(row)}, column {self.weight!r}: weight is {weights[row]}, "
+                    f"{path}, {place(row)}, column {shown(self.weight)}: weight is {weights[row]}, "
                     "wanted at least 0",
                     path=path,
                 )
@@ -474,7 +474,9 @@ class TableEncoder:
             When there is no column of labels.
         """
         if self.label not in table.column_names:
-            raise DataError(f"{path} has no column {self.label!r}, which holds the labels; give y")
+            raise DataError(
+                f"{path} has no column {shown(self.label)}, which holds the labels; give y"
+            )
         if not self.skips_unlabelled:
             return table, place, 0
         labelled, there = _with_label(table, self.label, place)
@@ -526,7 +528,7 @@ class TableEncoder:
             row = int(np.argmax(codes < 0))
             label = table.column(name)[row].as_py()
             raise DataError(
-                f"{path}, {place(row)}, column {name!r}: label is {label!r}, wanted one of "
+                f"{path}, {place(row)}, column {shown(name)}: label is {label!r}, wanted one of "
                 f"{', '.join(map(str, self.classes[:20]))}",
                 path=path,
                 column=name,
@@ -573,7 +575,7 @@ def encoder_from_json(fitted: Mapping[str, Any]) -> TableEncoder:
     for one in fitted["columns"]:
         lists = {key: tuple(one[key]) for key in ("categories", "parts") if key in one}
         if one["kind"] not in _KINDS or one.get("buckets", 0) < 0:
-            raise ValueError(f"column {one['name']!r} has no encoding of kind {one['kind']!r}")
+            raise ValueError(f"column {shown(one['name'])} has no encoding of kind {one['kind']!r}")
         columns.append(ColumnEncoding(**{**one, **lists}))
     classes = fitted["classes"]
     return TableEncoder(
@@ -743,7 +745,7 @@ def fit_encoder(
         if len(surveys[label].values) > VOCABULARY_OF_TEXT:
             first = f" (the first is {cells[label]})" if label in cells else ""
             raise DataError(
-                f"column {label!r} of {path}, the label, holds {len(surveys[label].values)} "
+                f"column {shown(label)} of {path}, the label, holds {len(surveys[label].values)} "
                 f"different texts{first}, wanted numbers or at most {VOCABULARY_OF_TEXT} classes; "
                 "correct data.label",
                 path=path,
@@ -818,13 +820,15 @@ def _fit(
         )
     count = f"{'more than ' if survey.is_cut else ''}{len(values)}"
     if spec.rare == "hash":
-        notes.append(f"column {name!r} has {count} values, which are hashed into {most} columns")
+        notes.append(
+            f"column {shown(name)} has {count} values, which are hashed into {most} columns"
+        )
         return ColumnEncoding(name=name, kind="hash", fill=fill, buckets=most)
     kept = values[: most - 1]
     share = 1.0 - sum(survey.values[value] for value in kept) / max(1, survey.rows)
     notes.append(
-        f"column {name!r} has {count} values: the {len(kept)} most frequent have columns of their "
-        f"own, the others ({share:.1%} of the rows) share one"
+        f"column {shown(name)} has {count} values: the {len(kept)} most frequent have columns of "
+        f"their own, the others ({share:.1%} of the rows) share one"
     )
     return ColumnEncoding(
         name=name, kind="category", fill=fill, categories=tuple(sorted(kept)), other=True
@@ -918,8 +922,8 @@ def numbers(table: Any, name: str, path: str, place: Place, accepts_missing: boo
         column = _parsed(column, name, path, place)
     elif not _is_numeric(kind):
         raise DataError(
-            f"column {name!r} of {path} holds {kind}, wanted numbers; list it in data.categorical "
-            "or data.ignore",
+            f"column {shown(name)} of {path} holds {kind}, wanted numbers; list it in "
+            "data.categorical or data.ignore",
             path=path,
             column=name,
         )
@@ -932,7 +936,7 @@ def numbers(table: Any, name: str, path: str, place: Place, accepts_missing: boo
     if endless.any():
         row = int(np.argmax(endless))
         raise DataError(
-            f"{path}, {place(row)}, column {name!r}: value is {values[row]}, wanted a finite "
+            f"{path}, {place(row)}, column {shown(name)}: value is {values[row]}, wanted a finite "
             f"number ({int(endless.sum())} such values)",
             path=path,
             column=name,
@@ -952,7 +956,7 @@ def texts(table: Any, name: str, path: str, place: Place, accepts_missing: bool)
         column = as_texts(table.column(name))
     except (pyarrow.ArrowNotImplementedError, pyarrow.ArrowInvalid) as error:
         raise DataError(
-            f"column {name!r} of {path} cannot be categories ({one_line(error)}); list it in "
+            f"column {shown(name)} of {path} cannot be categories ({one_line(error)}); list it in "
             "data.ignore",
             path=path,
             column=name,
@@ -1034,7 +1038,9 @@ def _days(table: Any, name: str, path: str, place: Place, accepts_missing: bool)
             raise wrong_cell(path, place(row), name, value, "a date as 2013-01-31")
     elif type_of_arrow(column.type) != "date" and not pyarrow.types.is_null(column.type):
         raise DataError(
-            f"column {name!r} of {path} holds {column.type}, wanted dates", path=path, column=name
+            f"column {shown(name)} of {path} holds {column.type}, wanted dates",
+            path=path,
+            column=name,
         )
     missing = column.is_null().to_numpy()
     if not accepts_missing:
@@ -1089,8 +1095,8 @@ def first_wrong(cells: Any, kind: Any) -> tuple[int, str]:
 def wrong_cell(path: str, place: str, column: str, value: str, wanted: str) -> DataError:
     """Return the error about a cell that its column cannot hold."""
     return DataError(
-        f"{path}, {place}, column {column!r}: value is {value[:40]!r}, wanted {wanted}; correct "
-        "it, add it to data.na_values if it means a missing value, or list the column in "
+        f"{path}, {place}, column {shown(column)}: value is {value[:40]!r}, wanted {wanted}; "
+        "correct it, add it to data.na_values if it means a missing value, or list the column in "
         "data.categorical or data.ignore",
         path=path,
         column=column,
@@ -1142,7 +1148,7 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, path: str, place: Pla
     if missing.any():
         count = int(missing.sum())
         raise DataError(
-            f"column {name!r} of {path} has {count} missing values, the first in "
+            f"column {shown(name)} of {path} has {count} missing values, the first in "
             f"{place(int(np.argmax(missing)))}; impute them by data.missing: median (in Python "
             'em.read_csv(path, label, missing="median"), em.from_frame(frame, y, missing="median") '
             "or another reader, also as X of an estimator), remove the rows, or list the column in "

@@ -58,7 +58,7 @@ from elasticml.data.storage.untrusted_files import (
     reading,
     reads_untrusted_files,
 )
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.errors import ConfigError, DataError, one_line, shown
 from elasticml.specification.settings_model import AS_TUPLE, did_you_mean
 
 
@@ -465,8 +465,8 @@ def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
     missing = [name for name in names if name not in there]
     if missing:
         raise DataError(
-            f"{path} lacks column {missing[0]!r} ({len(missing)} in all), wanted the columns of "
-            "the training data; name the right file",
+            f"{path} lacks column {shown(missing[0])} ({len(missing)} in all), wanted the columns "
+            "of the training data; name the right file",
             path=path,
             column=missing[0],
         )
@@ -525,7 +525,7 @@ def _feature_tables(
     lacking = [name for name in keep if name not in names]
     if lacking:
         raise ConfigError(
-            f"{path} has no column {lacking[0]!r} to keep{did_you_mean(lacking[0], names)}",
+            f"{path} has no column {shown(lacking[0])} to keep{did_you_mean(lacking[0], names)}",
             path=path,
         )
     used = [name for name in names if name in {*encoder.used, *keep}]

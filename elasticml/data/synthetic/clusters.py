@@ -11,14 +11,14 @@ Source: the generator of the asynchronous SGD paper's experiments.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 import numpy as np
 from pydantic import Field
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.formats import DrawnRows, Format, reader
+from elasticml.data.formats import DrawnRows, Format, Width, reader
 from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.errors import ConfigError
 from elasticml.specification.settings_model import KEEP_INT, Index, NumberFrom0
@@ -63,6 +63,8 @@ class ClusterSource(Format):
     format = "synthetic_clusters"
     reader = "synthetic_clusters"
 
+    #: The chunks do not depend on it.
+    n_columns: Width = Field(default=None, exclude=True)
     rows: DrawnRows = Field(kw_only=False, description="number of examples")
     columns: _Number = 10
     clusters: _Number = 10
@@ -82,12 +84,6 @@ class ClusterSource(Format):
         self.centres()
         if self.n_columns is not None:
             self.with_columns(self.n_columns)
-
-    def options(self) -> dict[str, Any]:
-        """Return the options as plain values, on which the chunks depend."""
-        made = super().options()
-        del made["n_columns"]
-        return made
 
     def blocks(self) -> list[BlockInfo]:
         """Return blocks of 4096 rows."""

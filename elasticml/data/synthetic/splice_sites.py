@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
-from elasticml.data.formats import DrawnRows, Format, reader
+from elasticml.data.formats import DrawnRows, Format, Width, reader
 from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
@@ -181,6 +181,8 @@ class SpliceSource(Format):
     format = "synthetic_splice"
     reader = "synthetic_splice"
 
+    #: The chunks do not depend on it.
+    n_columns: Width = Field(default=None, exclude=True)
     rows: DrawnRows = Field(kw_only=False, description="number of examples")
     seed: Index = 0
     length: Annotated[int, Field(ge=LENGTH_MIN, le=2**16)] = 141
@@ -197,12 +199,6 @@ class SpliceSource(Format):
             ) from None
         if self.n_columns is not None:
             self.with_columns(self.n_columns)
-
-    def options(self) -> dict[str, Any]:
-        """Return the options as plain values, on which the chunks depend."""
-        made = super().options()
-        del made["n_columns"]
-        return made
 
     def blocks(self) -> list[BlockInfo]:
         """Return blocks of 4096 rows."""

@@ -257,6 +257,14 @@ def test_a_file_of_a_network_runs_no_code_that_it_names(
     load_model(path, trust="planted_code:net")
     load_model(path, trust=[json.dumps, "planted_code:net"])
     assert not ran.exists()  # not before it predicts
+    arrays = dict(np.load(path))
+    header = json.loads(bytes(arrays[HEADER]))
+    for change in ({"vocabularies": ["a"]}, {"encoder": [1]}, {"encoder": {"classes": 3}}):
+        header["settings"]["facts"] = facts.to_json() | change
+        arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        np.savez(path, **arrays)
+        with pytest.raises(DataError, match="damaged header"):
+            load_model(path, trust="planted_code:net")
 
 
 def test_files_of_older_versions_are_read(tmp_path: Path) -> None:

@@ -166,6 +166,10 @@ def test_values_that_are_no_categories_are_named(values: list[Any]) -> None:
         em.from_frame(table, label="y").read(0, None, 1)
 
 
+NAME = "a" * 10_000
+LONG = pa.table({NAME: ["x", "y"], "y": [0, 1]})
+
+
 def test_what_is_no_frame_or_does_not_fit_is_refused() -> None:
     for call, error, words in (
         (lambda: em.from_frame(TABLE), ConfigError, "label: name the column of the labels"),
@@ -179,9 +183,16 @@ def test_what_is_no_frame_or_does_not_fit_is_refused() -> None:
         ),
         (lambda: em.from_frame(np.eye(2), label=0), DataError, "the frame cannot be read as a"),
         (lambda: em.from_frame(TABLE.slice(0, 0), label="y"), DataError, "holds no rows"),
+        (
+            lambda: survey_all(em.from_frame(LONG, label="y", numeric=[NAME])).read(0, None, 1),
+            DataError,
+            "row 0, column 'aaa.*': value is 'x', wanted a number",
+        ),
+        (lambda: em.from_frame(LONG, label="z"), ConfigError, "it has 'aaa"),
     ):
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=words) as caught:
             call()
+        assert len(str(caught.value)) < 400
     source: Any = em.from_frame(TABLE, label="y", **OPTIONS)
     there: Any = source_from_spec(json.loads(json.dumps(source.spec())))
     assert (there.fingerprint(), there.needs_survey) == (source.fingerprint(), False)
