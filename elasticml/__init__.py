@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from elasticml.estimators.ridge import Ridge
     from elasticml.estimators.svm import LinearSVC
     from elasticml.ids import VERSION as __version__
-    from elasticml.job import Job, attach, resume
+    from elasticml.job import Job
     from elasticml.jobs.announce import announce, withdraw
     from elasticml.jobs.callbacks import Callback
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.install import install
-    from elasticml.jobs.result import Result, load_result
+    from elasticml.jobs.result import Result
     from elasticml.jobs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
     from elasticml.jobs.watch import watch
     from elasticml.models.loading import load_model
@@ -116,7 +116,6 @@ __all__ = [
     "YarnCluster",
     "__version__",
     "announce",
-    "attach",
     "enet_path",
     "from_arrays",
     "from_dask",
@@ -125,13 +124,11 @@ __all__ = [
     "install",
     "lasso_path",
     "load_model",
-    "load_result",
     "read_converted",
     "read_csv",
     "read_images",
     "read_parquet",
     "read_svmlight",
-    "resume",
     "testing",
     "watch",
     "withdraw",
@@ -159,15 +156,13 @@ _HOMES = {
     "PoissonRegressor": "estimators.poisson",
     "Ridge": "estimators.ridge",
     "Job": "job",
-    "attach": "job",
     **dict.fromkeys(("announce", "withdraw"), "jobs.announce"),
-    "resume": "job",
     "AsyncSGD": "specification.algorithms",
     "Callback": "jobs.callbacks",
     **dict.fromkeys(("MLflowCallback", "TensorBoardCallback", "WandbCallback"), "jobs.trackers"),
     "Handle": "jobs.handle",
     "install": "jobs.install",
-    **dict.fromkeys(("Result", "load_result"), "jobs.result"),
+    "Result": "jobs.result",
     "watch": "jobs.watch",
     "JobStatus": "report.status",
     "load_model": "models.loading",

@@ -343,91 +343,95 @@ class Job(JobSpec):
             ),
         )
 
+    @classmethod
+    def attach(
+        cls, client: Target, job_id: str | None = None, *, objects: Sequence[Any] = ()
+    ) -> Handle:
+        """Return a handle to a job that another client started on this cluster.
 
-def attach(client: Target, job_id: str | None = None, *, objects: Sequence[Any] = ()) -> Handle:
-    """Return a handle to a job that another client started on this cluster.
+        Parameters
+        ----------
+        client : distributed.Client, cluster or str
+            As of :meth:`Job.start`; may be omitted: ``em.Job.attach(job_id)`` uses Dask's
+            current client.
+        job_id : str
+            ``handle.job_id`` of the client that started it.
+        objects : sequence, optional
+            As of :func:`load_model`, for the scores of a network.
 
-    Parameters
-    ----------
-    client : distributed.Client, cluster or str
-        As of :meth:`Job.start`; may be omitted: ``em.attach(job_id)`` uses Dask's current client.
-    job_id : str
-        ``handle.job_id`` of the client that started it.
-    objects : sequence, optional
-        As of :func:`load_model`, for the scores of a network.
+        Raises
+        ------
+        ConfigError
+            When the scheduler does not know the job; it keeps results for 24 hours.
 
-    Raises
-    ------
-    ConfigError
-        When the scheduler does not know the job; it keeps results for 24 hours.
+        Examples
+        --------
+        >>> handle = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop).start(client)
+        >>> again = em.Job.attach(client, handle.job_id)  # in another process, for example
+        >>> again.result().summary["job"] == handle.job_id
+        True
+        """
+        from elasticml.jobs.handle import attach_handle
+        from elasticml.jobs.on_cluster import handle_on
 
-    Examples
-    --------
-    >>> handle = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop).start(client)
-    >>> again = em.attach(client, handle.job_id)  # in another process, for example
-    >>> again.result().summary["job"] == handle.job_id
-    True
-    """
-    from elasticml.jobs.handle import attach_handle
-    from elasticml.jobs.on_cluster import handle_on
+        target, job = (None, str(client)) if job_id is None else (client, job_id)
+        return handle_on(target, lambda client: attach_handle(client, job, objects))
 
-    target, job = (None, client) if job_id is None else (client, job_id)
-    return handle_on(target, lambda client: attach_handle(client, str(job), objects))
+    @classmethod
+    def resume(
+        cls,
+        client: Target | Path,
+        path: str | Path | None = None,
+        *,
+        data: Source | None = None,
+        test: Source | None = None,
+        objects: Sequence[Any] = (),
+    ) -> Handle:
+        """Resume an interrupted job from its last checkpoint, on this cluster.
 
+        The checkpoint describes the whole job. The job waits until the cluster has a worker, and
+        then at most three seconds for as many as it had.
 
-def resume(
-    client: Target | Path,
-    path: str | Path | None = None,
-    *,
-    data: Source | None = None,
-    test: Source | None = None,
-    objects: Sequence[Any] = (),
-) -> Handle:
-    """Resume an interrupted job from its last checkpoint, on this cluster.
+        Parameters
+        ----------
+        client : distributed.Client, cluster or str
+            As of :meth:`Job.start`; may be omitted: ``em.Job.resume(path)`` uses Dask's current
+            client. The scheduler and the workers may be others than before.
+        path : path or URL
+            A run directory, or the directory of the checkpoints as the scheduler sees it
+            (``checkpoint.path`` of the job).
+        data, test : Source, optional
+            The data and the test data again, each if it was in memory; they must be the same.
+        objects : sequence, optional
+            The job's classes, functions and algorithms that its script or notebook defined: they
+            travelled with the submission only, and are in no file.
 
-    The checkpoint describes the whole job. The job waits until the cluster has a worker, and then
-    at most three seconds for as many as it had.
+        Returns
+        -------
+        Handle
+            ``handle.result()`` continues the run directory if ``path`` is one.
 
-    Parameters
-    ----------
-    client : distributed.Client, cluster or str
-        As of :meth:`Job.start`; may be omitted: ``em.resume(path)`` uses Dask's current client. The
-        scheduler and the workers may be others than before.
-    path : path or URL
-        A run directory, or the directory of the checkpoints as the scheduler sees it
-        (``checkpoint.path`` of the job).
-    data, test : Source, optional
-        The data and the test data again, each if it was in memory; they must be the same.
-    objects : sequence, optional
-        The job's classes, functions and algorithms that its script or notebook defined: they
-        travelled with the submission only, and are in no file.
+        Raises
+        ------
+        ConfigError
+            When there is no such checkpoint, another process is writing the run, or the data or
+            test data were in memory and are not given again.
+        DataError
+            When the data have changed.
 
-    Returns
-    -------
-    Handle
-        ``handle.result()`` continues the run directory if ``path`` is one.
+        Examples
+        --------
+        >>> em.Job.resume(client, "runs/none")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        elasticml.errors.ConfigError: there is no run
+        """
+        from elasticml.jobs.on_cluster import handle_on
 
-    Raises
-    ------
-    ConfigError
-        When there is no such checkpoint, another process is writing the run, or the data or test
-        data were in memory and are not given again.
-    DataError
-        When the data have changed.
-
-    Examples
-    --------
-    >>> em.resume(client, "runs/none")  # doctest: +IGNORE_EXCEPTION_DETAIL
-    Traceback (most recent call last):
-    elasticml.errors.ConfigError: there is no run
-    """
-    from elasticml.jobs.on_cluster import handle_on
-
-    target, place = (None, client) if path is None else (client, path)
-    return handle_on(
-        cast("Target", target),
-        lambda client: _resumed(client, cast("str | Path", place), data, test, objects),
-    )
+        target, place = (None, client) if path is None else (client, path)
+        return handle_on(
+            cast("Target", target),
+            lambda client: _resumed(client, cast("str | Path", place), data, test, objects),
+        )
 
 
 def _resumed(

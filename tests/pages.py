@@ -49,7 +49,7 @@ NOT_RUN = (
     ("start/yarn.md", "name: first", _HADOOP),
     ("start/yarn.md", "--pack", _HADOOP),
     ("how-to/checkpoints.md", "--resume", _INTERRUPTED),
-    ("how-to/checkpoints.md", "em.resume", _INTERRUPTED),
+    ("how-to/checkpoints.md", "em.Job.resume", _INTERRUPTED),
     ("how-to/dask-clusters.md", "tls:", "needs certificates; tests/cluster/test_tls.py makes some"),
     ("how-to/dask-clusters.md", "SLURMCluster", _SLURM),
     ("how-to/doctor.md", "elasticml doctor --yarn", _HADOOP),

@@ -7,6 +7,7 @@ import doctest
 import inspect
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from elasticml.specification.settings_model import SettingsModel
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [name for name in em.__all__ if name != "__version__"]
+#: Methods that make what they belong to.
+METHODS = ["Job.attach", "Job.from_file", "Job.resume", "Result.load"]
 #: Examples that nothing here can run: they need a Hadoop, PyTorch, a notebook.
 NOT_RUN = {"YarnCluster", "LocalSGD", "watch"}
 
 
 def docstring(name: str) -> str:
-    """Return the docstring of a public name."""
-    return inspect.getdoc(getattr(em, name)) or ""
+    """Return the docstring of a public name, or of a method of one."""
+    return inspect.getdoc(attrgetter(name)(em)) or ""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def shared() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *METHODS])
 def test_the_example_of_a_public_name_runs(name, shared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     example = doctest.DocTestParser().get_doctest(docstring(name), dict(shared), name, None, None)
@@ -63,9 +66,9 @@ def described_lines(text: str) -> list[str]:
     return [line for part in sections for line in part.splitlines() if line[:1].strip()]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *METHODS])
 def test_every_parameter_of_a_public_name_is_documented(name):
-    value = getattr(em, name)
+    value = attrgetter(name)(em)
     if inspect.ismodule(value) or (inspect.isclass(value) and is_documented_otherwise(value)):
         return
     described = {

@@ -25,7 +25,7 @@ from elasticml.specification.settings_model import SettingsModel
 
 #: Every public name, in the groups of the reference.
 GROUPS: Mapping[str, str] = {
-    "Jobs": "Job attach resume Handle Result load_result watch JobStatus",
+    "Jobs": "Job Handle Result watch JobStatus",
     "Algorithms": "Linear CoCoA BatchGradient PrimalCoCoA LocalSGD AsyncSGD ImportedAlgorithm",
     "Settings of a job": "Stop Members Evaluate Validate Checkpoint Collective",
     "Policies": (

@@ -15,7 +15,7 @@ Examples:
     elasticml jobs --scheduler tcp://10.0.0.5:8786
     elasticml jobs --scheduler-file s.json --json
 
-From Python, em.attach(client, ID) follows one.
+From Python, em.Job.attach(client, ID) follows one.
 """
 
 

@@ -41,7 +41,7 @@ class Handle:
     """A job on a scheduler. The client may disconnect, and another attach by ``job_id``.
 
     Iteration yields the records of the story from its start until the job has ended. ``job.start``,
-    ``em.attach`` and ``em.resume`` make handles.
+    :meth:`Job.attach` and :meth:`Job.resume` make handles.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class Handle:
             Whether to show the job's progress in the terminal.
         run_dir : path, optional
             Where to write story, history, model, summary and report while the job runs; for a job
-            of ``em.resume(client, run_dir)`` by default that directory.
+            of ``em.Job.resume(client, run_dir)`` by default that directory.
         watchers : sequence of Watcher
             They receive the story's records as the story grows.
         cluster : mapping, optional

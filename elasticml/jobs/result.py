@@ -66,6 +66,72 @@ class Result:
     #: The run directory; None if none was written.
     run_dir: Path | None = None
 
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """Read a result from a run directory: what ``result.save`` or a run wrote.
+
+        Nothing in it is pickled.
+
+        Parameters
+        ----------
+        path : path or URL
+
+        Raises
+        ------
+        ConfigError
+            When it holds no run, or one that has not ended.
+        DataError
+            When it is damaged, or was written by a later version.
+
+        Examples
+        --------
+        >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop)
+        >>> result = job.run(client, run_dir="runs/first")
+        >>> em.Result.load("runs/first").summary["job"] == result.summary["job"]
+        True
+        """
+        name = str(path)
+        if not exists(join(name, "summary.json")):
+            why = "the run in it has not ended" if exists(join(name, "story.jsonl")) else "no run"
+            raise ConfigError(
+                f"{name}: holds no result, {why}; name a directory that result.save or a run wrote",
+                path=name,
+            )
+        try:
+            summary = json.loads(read_bytes(join(name, "summary.json")))
+            version = summary_from_json(summary).format_version
+            if version is not None and version > FORMAT_VERSION:
+                raise DataError(
+                    f"{name} has version {version} of the format of runs, wanted {FORMAT_VERSION} "
+                    "or less; read it with a later elasticml",
+                    path=name,
+                )
+            job = load_yaml(read_bytes(join(name, "job.yaml")).decode(), "its job.yaml")
+            history = read_history(read_bytes(join(name, "history.csv")).decode())
+            lines = read_bytes(join(name, "story.jsonl")).decode().split("\n")
+            story = CompressedRecords(r for line in lines if (r := parse_line(line)) is not None)
+            model: Model | None = None
+            arrays: Arrays = {}
+            if exists(join(name, "model.npz")):
+                from elasticml.models.loading import read_model
+
+                model, arrays = read_model(join(name, "model.npz"), job.get("algorithm") or {})
+        except (ValueError, AttributeError, TypeError, ConfigError) as error:
+            raise DataError(
+                f"{name} is damaged ({type(error).__name__}: {one_line(error)}); use another copy "
+                "of the run",
+                path=name,
+            ) from None
+        return cls(
+            model=model,
+            arrays=arrays,
+            history=History(history),
+            summary=summary,
+            job=job,
+            story=story,
+            run_dir=None if is_url(name) else Path(name),
+        )
+
     def __repr__(self) -> str:
         summary = summary_from_json(self.summary)
         numbers = {"objective": summary.objective, "gap": summary.gap, **(summary.test or {})}
@@ -94,7 +160,7 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write the whole result as a run directory and return its path.
 
-        ``em.load_result`` reads it: job, story, history, model, summary, and the report besides.
+        ``em.Result.load`` reads it: job, story, history, model, summary, and the report besides.
 
         Raises
         ------
@@ -152,72 +218,6 @@ class Result:
             named = {} if self.model is None else self.model.file_arrays()
             directory.write_model({**self.arrays, **named})
         directory.write_summary(self.summary)
-
-
-def load_result(path: str | Path) -> Result:
-    """Read a result from a run directory: what ``result.save`` or a run wrote.
-
-    Nothing in it is pickled.
-
-    Parameters
-    ----------
-    path : path or URL
-
-    Raises
-    ------
-    ConfigError
-        When it holds no run, or one that has not ended.
-    DataError
-        When it is damaged, or was written by a later version.
-
-    Examples
-    --------
-    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=stop)
-    >>> result = job.run(client, run_dir="runs/first")
-    >>> em.load_result("runs/first").summary["job"] == result.summary["job"]
-    True
-    """
-    name = str(path)
-    if not exists(join(name, "summary.json")):
-        why = "the run in it has not ended" if exists(join(name, "story.jsonl")) else "no run"
-        raise ConfigError(
-            f"{name}: holds no result, {why}; name a directory that result.save or a run wrote",
-            path=name,
-        )
-    try:
-        summary = json.loads(read_bytes(join(name, "summary.json")))
-        version = summary_from_json(summary).format_version
-        if version is not None and version > FORMAT_VERSION:
-            raise DataError(
-                f"{name} has version {version} of the format of runs, wanted {FORMAT_VERSION} or "
-                "less; read it with a later elasticml",
-                path=name,
-            )
-        job = load_yaml(read_bytes(join(name, "job.yaml")).decode(), "its job.yaml")
-        history = read_history(read_bytes(join(name, "history.csv")).decode())
-        lines = read_bytes(join(name, "story.jsonl")).decode().split("\n")
-        story = CompressedRecords(r for line in lines if (r := parse_line(line)) is not None)
-        model: Model | None = None
-        arrays: Arrays = {}
-        if exists(join(name, "model.npz")):
-            from elasticml.models.loading import read_model
-
-            model, arrays = read_model(join(name, "model.npz"), job.get("algorithm") or {})
-    except (ValueError, AttributeError, TypeError, ConfigError) as error:
-        raise DataError(
-            f"{name} is damaged ({type(error).__name__}: {one_line(error)}); use another copy of "
-            "the run",
-            path=name,
-        ) from None
-    return Result(
-        model=model,
-        arrays=arrays,
-        history=History(history),
-        summary=summary,
-        job=job,
-        story=story,
-        run_dir=None if is_url(name) else Path(name),
-    )
 
 
 def make_result(

@@ -152,7 +152,7 @@ def lost_data(record: JobRecord) -> dict[str, str]:
 def resume_call(path: str | Path, record: JobRecord) -> str:
     """Return the call that resumes a job."""
     given = [f", {name}={call}" for name, call in lost_data(record).items()]
-    return f'em.resume(client, "{path}"{"".join(given)})'
+    return f'em.Job.resume(client, "{path}"{"".join(given)})'
 
 
 def saved_outcome(record: JobRecord, story: Sequence[Mapping[str, Any]], reason: str) -> JobOutcome:

@@ -26,7 +26,7 @@ def watch(handle: Handle, every_s: float = 2.0) -> None:
     Parameters
     ----------
     handle : Handle
-        Of ``job.start(client)`` or ``em.attach(client, job_id)``.
+        Of ``job.start(client)`` or ``em.Job.attach(client, job_id)``.
     every_s : float, seconds
         Time between two drawings; longer where drawing takes more than a tenth of it.
 

@@ -68,7 +68,8 @@ def load_object(path: str) -> Any:
         name = path.partition(":")[2]
         raise ConfigError(
             f"{name} was defined in a script or a notebook, and files do not keep it; give it "
-            f"again: objects=[{name}] of em.resume or em.attach, trust={name} of em.load_model"
+            f"again: objects=[{name}] of em.Job.resume or em.Job.attach, trust={name} of "
+            "em.load_model"
         )
     return _objects[path]
 

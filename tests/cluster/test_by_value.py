@@ -76,7 +76,7 @@ if what == "run":
 else:
     objects = [] if what == "resume" else [OWN, Watching]
     try:
-        em.resume(address, kept, objects=objects).cancel()
+        em.Job.resume(address, kept, objects=objects).cancel()
         print("resumed")
     except em.ConfigError as error:
         print(error)

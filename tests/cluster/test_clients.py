@@ -39,14 +39,14 @@ def test_a_job_runs_on_what_names_a_cluster(cluster: LocalCluster, tmp_path: Any
         for target in (client, cluster, address):
             assert job().run(target).summary["rounds"] == 3
             handle = job().start(target)
-            assert em.attach(target, handle.job_id).result().summary["rounds"] == 3
+            assert em.Job.attach(target, handle.job_id).result().summary["rounds"] == 3
         model = em.LinearSVC(client=cluster).fit(np.array([[1.0], [2], [3], [4]]), [0, 0, 1, 1])
         assert model.classes_.tolist() == [0, 1]
         with client.as_current():
             handle = job().start()
-            assert em.attach(handle.job_id).result().summary["rounds"] == 3
+            assert em.Job.attach(handle.job_id).result().summary["rounds"] == 3
             with pytest.raises(em.ConfigError, match="no readable checkpoint"):
-                em.resume(tmp_path)
+                em.Job.resume(tmp_path)
 
 
 def test_elasticmls_own_cluster_is_a_target() -> None:
@@ -74,10 +74,10 @@ def test_an_asynchronous_client_is_awaited(cluster: LocalCluster, tmp_path: Any)
             handle: Any = await job().start()  # type: ignore[misc]
             assert [record["event"] async for record in handle][-1] == "JobEnded"
             assert (await handle.status()).state == "done"
-            again: Any = await em.attach(client, handle.job_id)  # type: ignore[misc]
+            again: Any = await em.Job.attach(client, handle.job_id)  # type: ignore[misc]
             assert (await again.result()).summary["job"] == handle.job_id
             with pytest.raises(em.ConfigError, match="no readable checkpoint"):
-                await em.resume(tmp_path)  # type: ignore[misc]
+                await em.Job.resume(tmp_path)  # type: ignore[misc]
             with pytest.raises(em.ConfigError, match=r"await asyncio\.to_thread\(model\.fit"):
                 em.LinearSVC(client=client).fit(np.eye(2), [0, 1])
 

@@ -105,11 +105,11 @@ def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
             began_s = time.monotonic()
             with pytest.raises(em.JobFailedError) as caught:
                 handle.result()
-            assert f'resume it: em.resume(client, "{place}")' in caught.value.message
+            assert f'resume it: em.Job.resume(client, "{place}")' in caught.value.message
             print(f"\nthe client noticed after {time.monotonic() - began_s:.1f} s")
         cluster.start_scheduler(port)
         with cluster.client() as client:
-            handle = em.resume(client, place)
+            handle = em.Job.resume(client, place)
             start_workers(cluster, *options)  # Dask's own end with their scheduler, nannies too
             at_s = first_worker_s(client)
             story, seconds = [], 0.0

@@ -122,7 +122,7 @@ def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
     )
     with Client(client.scheduler.address, set_as_default=False) as first:
         job_id = job.start(first).job_id
-    handle = em.attach(client, job_id)
+    handle = em.Job.attach(client, job_id)
     events = [record["event"] for record in handle]
     result = handle.result()
     assert (events[0], events[-1], events.count("RoundEnded")) == ("JobStarted", "JobEnded", 8)
@@ -130,7 +130,7 @@ def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
     assert result.summary["test"]["accuracy"] == result.summary["train"]["accuracy"]
     handle.forget()
     with pytest.raises(em.ConfigError, match="no job"):
-        em.attach(client, job_id)
+        em.Job.attach(client, job_id)
 
 
 def test_a_cancelled_job_keeps_what_it_had_reached(client: Client) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.clusters.polling import until
 from elasticml.errors import ElasticmlError, JobFailedError
-from elasticml.job import Job, resume
+from elasticml.job import Job
 from elasticml.jobs.handle import Handle
 from elasticml.jobs.job_spec import JobSpec
 from elasticml.specification.settings_model import names_by_key
@@ -124,7 +124,7 @@ class _Play:
                 handle = self._job(source).start(self.world.client)
                 played.state = self._await_end(handle)
                 if played.state == "failed" and self._may_resume(handle):
-                    handle = resume(self.world.client, self._place, data=self._given(source))
+                    handle = Job.resume(self.world.client, self._place, data=self._given(source))
                     played.state = self._await_end(handle)
         except Exception as error:  # whatever it is, the plan has found it
             played.state, played.error, handle = "failed", error, None

@@ -75,7 +75,7 @@ def test_result_command_page_and_report_begin_with_it(tmp_path: Path, capsys: An
     result = follow(SimulatedJob(job.record("short", 2), job.source), run_dir=tmp_path / "run")
     words = result.summary["unconverged"]
     assert repr(result).startswith(f"<{words}. Result of short: 3 rounds")
-    assert repr(em.load_result(tmp_path / "run")) == repr(result)
+    assert repr(em.Result.load(tmp_path / "run")) == repr(result)
     print_summary(result.summary, as_json=False)
     assert capsys.readouterr().out.splitlines()[-1] == words
     print_summary(result.summary, as_json=True)

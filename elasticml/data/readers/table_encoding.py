@@ -730,9 +730,9 @@ def fit_encoder(
     surveys = {**surveys, **{n: _survey_dates(n, surveys[n], path) for n in dates}}
     found = [n for n in columns.features if columns.types[n] == "text" and n not in columns.listed]
     if found:
-        shown = [f"{n!r} ({cells[n]})" if n in cells else repr(n) for n in found[:10]]
+        words = [f"{shown(n)} ({cells[n]})" if n in cells else shown(n) for n in found[:10]]
         more = ", ..." if len(found) > 10 else ""
-        notes.append(f"text became categories: {', '.join(shown)}{more}")
+        notes.append(f"text became categories: {', '.join(words)}{more}")
     mostly = [name for name in found if name in cells and _is_mostly_numbers(surveys[name])]
     if mostly:
         notes.append(

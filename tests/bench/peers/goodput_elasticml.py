@@ -182,7 +182,7 @@ def attempt(run: Run) -> None:
     ):
         if folder.exists() and any(folder.rglob("*")):
             data = source_of(run) if run.arguments.task == "network" else None
-            handle = em.resume(client, str(folder), data=data)
+            handle = em.Job.resume(client, str(folder), data=data)
         else:
             handle = job_of(run).start(client)
         follow(run, handle)

@@ -12,7 +12,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs import follow as module
 from elasticml.jobs.callbacks import Callback
-from elasticml.jobs.result import load_result
+from elasticml.jobs.result import Result
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.protocol.job_record import job_record
 from elasticml.report import run_page
@@ -88,7 +88,7 @@ def test_a_directory_removed_while_the_job_runs_is_written_again(tmp_path, is_mo
     job = RunningJob(lambda: shutil.move(run, tmp_path / "new") if is_moved else shutil.rmtree(run))
     result = module.follow(job, run_dir=run, cancels=True)
     assert not job.is_cancelled
-    saved = load_result(run)
+    saved = Result.load(run)
     assert [record["event"] for record in saved.story] == ["RoundEnded", "JobEnded"]
     assert (run / "job.yaml").read_text().startswith("name: toy")
     assert "was removed while the job ran" in " ".join(saved.summary["notes"])
@@ -180,7 +180,7 @@ def test_the_run_of_a_lost_scheduler_has_the_last_checkpoints_model(tmp_path):
     assert np.count_nonzero(expected) == 3
     message, _ = lost(record, tmp_path / "other")
     assert message.endswith(
-        f'; resume it: em.resume(client, "{tmp_path / "other"}", data=em.from_arrays(X, y))'
+        f'; resume it: em.Job.resume(client, "{tmp_path / "other"}", data=em.from_arrays(X, y))'
     )
 
 

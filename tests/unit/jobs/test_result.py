@@ -11,7 +11,7 @@ from elasticml.data.source import merge_summaries
 from elasticml.errors import ConfigError, DataError, error_to_dict
 from elasticml.evaluation.constant_model import constant_loss
 from elasticml.jobs.history import History
-from elasticml.jobs.result import load_result, make_result
+from elasticml.jobs.result import Result, make_result
 from elasticml.jobs.rpc import read_outcome, unwrap_reply
 from elasticml.specification.algorithms import CoCoA
 
@@ -126,7 +126,7 @@ def test_a_saved_result_is_read_back_whole(tmp_path):
     result = make_result(outcome, job={"name": "toy", **RECORD}, story=story, run_dir=None)
     result.history[0] |= {"objective": 1 / 3, "gap_is_bound": True, "objective_kind": "exact"}
     saved = result.save(tmp_path / "run")
-    again = load_result(saved)
+    again = Result.load(saved)
     present = [{k: v for k, v in row.items() if v is not None} for row in result.history]
     assert again.history == present
     assert list(again.story) == story
@@ -139,7 +139,7 @@ def test_a_saved_result_is_read_back_whole(tmp_path):
     assert {k: v for k, v in again.summary.items() if k not in added} == result.summary
     assert (saved / "report.html").exists()
     assert again.save(saved) == saved  # it is there already
-    assert load_result(again.write(tmp_path / "copy") or tmp_path / "copy").story == again.story
+    assert Result.load(again.write(tmp_path / "copy") or tmp_path / "copy").story == again.story
 
 
 def test_a_result_of_a_later_version_and_a_folder_without_one_are_refused(tmp_path):
@@ -148,12 +148,12 @@ def test_a_result_of_a_later_version_and_a_folder_without_one_are_refused(tmp_pa
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {"format_version": 2}))
     with pytest.raises(DataError, match="has version 2 of the format of runs, wanted 1 or less"):
-        load_result(run)
+        Result.load(run)
     with pytest.raises(ConfigError, match="holds no result, no run"):
-        load_result(tmp_path)
+        Result.load(tmp_path)
     (run / "summary.json").unlink()
     with pytest.raises(ConfigError, match="the run in it has not ended"):
-        load_result(run)
+        Result.load(run)
 
 
 def test_a_history_is_rows_and_a_table():

@@ -66,7 +66,7 @@ def test_a_job_from_python_keeps_none_by_default(tmp_path):
 def test_data_and_test_data_that_were_in_memory_are_given_again(data, test, given):
     scored = {} if test is None else {"scored": {"test": {"format": test}}}
     record = job_record({"data": {"format": data, **scored}})
-    assert resume_call("place", record) == f'em.resume(client, "place"{given})'
+    assert resume_call("place", record) == f'em.Job.resume(client, "place"{given})'
 
 
 def test_a_run_reports_why_it_cannot_be_resumed(tmp_path):
