@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame
 from elasticml.collective.transport import Allocate, Link, LinkClosedError, OnLink, Transport
-from elasticml.protocol.job_record import CollectiveSettings
+from elasticml.specification.sections import Collective
 
 #: Tolerance for late wake-ups: an uplink idle for less than this keeps its full rate.
 SLACK_S: Final = 5e-3
@@ -213,7 +213,7 @@ def limited(
     return RateLimitedTransport(transport, uplink)
 
 
-def hello_of(collective: CollectiveSettings) -> dict[str, Any]:
+def hello_of(collective: Collective) -> dict[str, Any]:
     """Return the part of a job's ``collective`` section that a member needs to open links."""
     rates = {"bandwidth": collective.bandwidth, "latency_s": collective.latency_s}
     return {"transport": collective.transport, **{k: v for k, v in rates.items() if v}}

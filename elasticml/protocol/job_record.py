@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from elasticml.specification.sections import Collective, Fault
+from elasticml.specification.sections import Collective, Fault, FaultPhase, Stop
 from elasticml.specification.settings_model import default_of
 from elasticml.story.json_fields import OPTIONAL, JsonFields, fields_from_json
 
 #: Seconds that a job waits for more members after one has arrived, if not all are sure to come.
 GATHER_S = 3.0
 
-FaultPhase = Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
 _PHASE: FaultPhase = default_of(Fault, "phase")
 _HOW: str = default_of(Fault, "how")
+_NO_STOP = Stop.of_record({})
+_COLLECTIVE = Collective.of_record({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,30 +58,6 @@ class PlannedFault:
             exchange=int(entry.get("exchange") or 0),
             grace_s=float(entry.get("grace") or 0.0),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRules(JsonFields):
-    """The section ``stop``."""
-
-    rounds: int | None = None
-    seconds: float | None = None
-    gap: float | None = None
-    objective: float | None = None
-    epochs: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSettings(JsonFields):
-    """The section ``collective``."""
-
-    topology: str = default_of(Collective, "topology")
-    fan_out: int = default_of(Collective, "fan_out")
-    transport: str = default_of(Collective, "transport")
-    deadline: float = default_of(Collective, "deadline")
-    stuck_factor: float = default_of(Collective, "stuck_factor")
-    bandwidth: float | None = None
-    latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +110,11 @@ class JobRecord(JsonFields):
     absent: str | None = None
     #: Names or mappings.
     policies: tuple[Any, ...] = ()
-    stop: StopRules = StopRules()
+    stop: Stop = _NO_STOP
     seed: int = 0
     deterministic: bool = True
     faults: tuple[PlannedFault, ...] = ()
-    collective: CollectiveSettings = CollectiveSettings()
+    collective: Collective = _COLLECTIVE
     partitions: int | None = None
     #: Members that hold each chunk's body; None: the driver decides.
     holders: int | None = None

@@ -29,6 +29,7 @@ DEFAULT_ROUNDS = 100
 ROUNDS_MAX = 1000
 Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
+FaultPhase = Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
 
 
 class Stop(SettingsModel):
@@ -81,9 +82,7 @@ class Fault(SettingsModel):
     #: What happens to them: a notice, SIGTERM or SIGKILL.
     how: Literal["notice", "terminate", "kill"] = "kill"
     #: Part of the round in which it happens.
-    phase: Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"] = (
-        "broadcast"
-    )
+    phase: FaultPhase = "broadcast"
     exchange: int = Field(default=0, ge=0, description="which exchange of the round, from 0 on")
     grace: float = Field(default=5.0, ge=0, description="seconds between the notice and the end")
 

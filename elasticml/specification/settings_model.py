@@ -27,10 +27,11 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from types import GenericAlias
-from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, dataclass_transform, get_args
 
 from pydantic import (
     BaseModel,
@@ -176,6 +177,15 @@ class SettingsModel(Explained, BaseModel):
         populate_by_name=True,
         defer_build=True,
     )
+
+    @classmethod
+    def of_record(cls, section: Mapping[str, Any]) -> Self:
+        """Read the section of a record: what is missing or damaged has the field's default."""
+        kept = {}
+        for key in section.keys() & cls.model_fields.keys():
+            with suppress(ConfigError):
+                kept[key] = getattr(cls(**{key: section[key]}), key)
+        return cls.model_construct(**kept)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """Yield the settings that differ from their defaults."""

@@ -133,8 +133,9 @@ def _reader(annotation: Any) -> Callable[[Any], Any]:
         (inner,) = (_reader(kind) for kind in arguments if kind is not NoneType)
         return lambda value: None if value is None else inner(value)
     if origin is None:  # another dataclass
-        if hasattr(annotation, "from_json"):
-            return lambda value: annotation.from_json(_object(value))
+        for own in ("from_json", "of_record"):
+            if read := getattr(annotation, own, None):
+                return lambda value: read(_object(value))
         return lambda value: fields_from_json(annotation, _object(value))
     if origin is tuple and arguments[-1] is ...:
         each = _reader(arguments[0])
