@@ -342,8 +342,9 @@ class JobSpec(SettingsModel):
             members = members.model_copy(
                 update={"start": members.start or cluster.workers, "max": members.max or most}
             )
+        label = raw.get("name") or name
         own = {
-            "name": str(raw.get("name") or name),
+            "name": label if isinstance(label, Mapping | list) else str(label),
             "data": data,
             "test": test,
             "chunk_size": raw["data"].get("chunk_size"),

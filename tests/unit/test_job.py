@@ -21,15 +21,7 @@ def data():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'"),
-        ({"seed": -1}, "seed: got -1, wanted at least 0"),
-        ({"threads": 0}, "threads: got 0, wanted at least 1"),
         ({"policies": [{"name": "kne"}]}, "there is no policy 'kne'; did you mean 'knee'"),
-        ({"absent": "freeze"}, "which algorithm batch_gradient cannot follow"),
-        ({"stop": {"round": 3}}, "stop.round is not a setting; did you mean .rounds."),
-        ({"stop": 5}, "stop: got 5, wanted a mapping"),
-        ({"collective": {"topology": "ring"}}, "collective.topology: got 'ring'"),
-        ({"holders": 3}, r"holders: got 3 \(there is auto, 1, 2\)"),
         (
             {"warm_start": {"coef": [1.0]}},
             "algorithm batch_gradient does not support it",

@@ -9,7 +9,7 @@ from elasticml.errors import ConfigError
 from elasticml.job import Job
 from elasticml.jobs.job_file import apply_override
 from elasticml.jobs.job_record import job_file_from_record
-from elasticml.jobs.job_spec import SECTIONS, JobSpec
+from elasticml.jobs.job_spec import JobSpec
 from elasticml.protocol.job_record import job_record
 from elasticml.specification.algorithms import BatchGradient, CoCoA
 from elasticml.specification.sections import Address, Evaluate, LocalWorkers, Stop, YarnContainers
@@ -286,12 +286,3 @@ def test_settings_of_unknown_paths_are_refused(setting, text):
     with pytest.raises(ConfigError) as caught:
         apply_override(raw, setting)
     assert text.strip("'") in caught.value.message
-
-
-def test_an_unknown_key_on_the_command_line_names_the_nearest(tmp_path):
-    text = message(tmp_path, SMALL, ["stop.round=5"])
-    assert text.startswith("stop.round is not a setting; did you mean 'rounds'?")
-
-
-def test_all_sections_are_documented(tmp_path):
-    assert set(yaml.safe_load(WHOLE)) <= set(SECTIONS)

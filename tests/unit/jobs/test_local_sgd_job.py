@@ -69,7 +69,6 @@ def test_callables_are_named_by_their_import_path():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: em.LocalSGD(batch=0), r"LocalSGD.batch: got 0, wanted at least 1"),
         (lambda: em.LocalSGD(model="resnet"), r"LocalSGD.model: got 'resnet', wanted cnn"),
         (lambda: em.LocalSGD(rate_rule="sqr"), r"LocalSGD.rate_rule.*did you mean 'sqrt'"),
         (

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from elasticml.data.synthetic.splice_sites import SpliceSource
 from elasticml.errors import ConfigError
 from elasticml.jobs.job_schema import job_schema
 from elasticml.jobs.job_spec import JobSpec
@@ -53,24 +54,43 @@ def settings_with_errors() -> Iterator[tuple[str, dict[str, Any], str]]:
 
         own = {key: schema for key, schema in properties.items() if key not in NOT_THE_SECTIONS}
         for key, schema in own.items():
-            for value in wrong_values(schema):
-                yield name, job({**good, key: value}), key
+            for value, wanted in wrong_values(schema):
+                yield name, job({**good, key: value}), f"{key}{wanted}"
             if key in definition.get("required", ()):
                 left = {k: v for k, v in good.items() if k != key}
                 yield name, job(left), f"{key} is missing"
             misspelt = job({**good, f"{key}x": 1})
             yield name, misspelt, f"{key}x is not a setting; did you mean '{key}'?"
+    for key, schema in SCHEMA["properties"].items():
+        yield "", {f"{key}x": 1}, f"{key}x is not a setting; did you mean '{key}'?"
+        for value, wanted in wrong_values(schema) if "$ref" not in str(schema) else ():
+            yield "", {key: value}, f"{key}{wanted}"
 
 
-def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
-    """Values that a setting cannot have: another type, another word, beyond the bounds."""
-    yield "no such word"
+#: By bound: a step beyond it, and what is said.
+BOUNDS = {
+    "minimum": (-1, "at least"),
+    "exclusiveMinimum": (0, "more than"),
+    "maximum": (1, "at most"),
+    "exclusiveMaximum": (0, "less than"),
+}
+
+
+def wrong_values(schema: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Values that a setting cannot have: another type, another word, beyond the bounds.
+
+    With what is said of each after the setting; of a value that may be of several types, anything.
+    """
+    yield "no such word", ""
     if "$ref" not in str(schema):
-        yield {"strange": [1]}
-    for part in schema.get("anyOf", [schema]):
-        for bound, step in (("minimum", -1), ("exclusiveMinimum", 0), ("maximum", 1)):
-            if bound in part:
-                yield part[bound] + step
+        yield {"strange": [1]}, ""
+    parts = [part for part in schema.get("anyOf", [schema]) if part != {"type": "null"}]
+    for part in parts:
+        for bound in part.keys() & BOUNDS.keys():
+            step, words = BOUNDS[bound]
+            value = part[bound] + step
+            said = f": got {value}, wanted {words} {part[bound]:g}"
+            yield value, said if len(parts) == 1 else ""
 
 
 def is_valid(job: dict[str, Any]) -> bool:
@@ -91,6 +111,12 @@ def message(changes: dict[str, Any]) -> str:
     return caught.value.message
 
 
+def message_in_python(changes: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        JobSpec(**{"algorithm": MINIMAL["algorithm"], "data": SpliceSource(rows=9)} | changes)
+    return caught.value.message
+
+
 @pytest.mark.parametrize("name", dict.fromkeys(case[0] for case in CASES))
 def test_what_the_schema_refuses_is_one_line(name) -> None:
     for section, changes, text in CASES:
@@ -99,6 +125,10 @@ def test_what_the_schema_refuses_is_one_line(name) -> None:
             assert said.startswith(next(iter(changes)))
             assert text in said
             assert any(word in said for word in WORDS)
+            if changes.keys().isdisjoint(("data", "warm_start")):
+                # Of the list of all settings, some are in a job file's section data.
+                again = message_in_python(changes).partition(" (there is name")[0]
+                assert again == said.partition(" (there is name")[0]
 
 
 def faults(lose: Any, then: dict[str, Any]) -> dict[str, Any]:
