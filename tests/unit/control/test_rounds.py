@@ -9,7 +9,7 @@ from elasticml.control.job_state import JobState
 from elasticml.control.rounds import UNPLANNED_PACE_S, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import Inject
-from elasticml.protocol.events import Arrived
+from elasticml.protocol.events import Arrived, FaultPerformed
 from elasticml.protocol.job_record import PlannedFault, job_record
 from elasticml.story.history import HistoryRow
 
@@ -164,6 +164,14 @@ def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
         ),
         PlannedFault(round=9, kind="return", count=2),
     )
+
+
+@pytest.mark.parametrize(("error", "is_awaited"), [(None, True), ("no room", False)])
+def test_a_return_that_failed_is_awaited_no_more(error, is_awaited):
+    book = rounds(faults=(PlannedFault(round=0, kind="return", count=2),))
+    assert [c.count for c in injected(book.due_return())] == [2]
+    book.performed(FaultPerformed(kind="return", error=error))
+    assert book.arrived() == is_awaited
 
 
 def test_settings_left_to_the_driver_depend_on_the_algorithm():

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from elasticml.data.chunks.digests import digest_of, digest_of_arrays
+from elasticml.data.chunks.chunk import dense_chunk
+from elasticml.data.chunks.digests import digest_of, digest_of_arrays, digest_of_chunks
+from elasticml.ids import ChunkId
 
 values = arrays(np.float64, st.integers(1, 11), elements=st.floats(allow_nan=False))
 
@@ -31,3 +33,12 @@ def test_the_order_of_arrays_counts_and_that_of_names_does_not():
 
 def test_the_digest_is_the_same_in_every_process():
     assert f"{digest_of(np.arange(7.0)):016x}" == "3b18aa68320a20cc"
+
+
+def test_places_and_contents_of_chunks_count():
+    def made(block, value):
+        return dense_chunk(ChunkId("s", block, 0), np.zeros(1), np.full((1, 1), value))
+
+    some = [[], [made(0, 1.0)], [made(1, 1.0)], [made(0, 2.0)], [made(0, 1.0), made(1, 1.0)]]
+    assert len({digest_of_chunks(chunks) for chunks in some}) == len(some)
+    assert digest_of_chunks([made(0, 1.0)]) == digest_of_chunks(some[1])
