@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     # Imported where they are used: the command line first checks the data and starts workers.
     from elasticml.jobs.cluster_client import Target
-    from elasticml.jobs.follow import Watcher
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.result import Result
 
@@ -283,7 +282,6 @@ class Job(JobSpec):
         *,
         progress: bool = False,
         run_dir: str | Path | None = None,
-        watchers: Sequence[Watcher] = (),
         cluster: Mapping[str, Any] | None = None,
         resume: bool = False,
         callbacks: Sequence[Any] = (),
@@ -299,8 +297,6 @@ class Job(JobSpec):
             Whether to show the job's progress in the terminal.
         run_dir : path, optional
             Where to write story, history, model, summary and report while the job runs.
-        watchers : sequence of Watcher
-            They receive the story's records as the story grows.
         cluster : mapping, optional
             The ``cluster`` section for ``job.yaml``.
         resume : bool
@@ -335,7 +331,6 @@ class Job(JobSpec):
             lambda handle: handle.result(
                 progress=progress,
                 run_dir=run_dir,
-                watchers=watchers,
                 cluster=cluster,
                 cancels=True,
                 continues=resume,

@@ -116,7 +116,7 @@ def _run(job: Job, client: Any, label: str, directory: Path, cluster: dict[str, 
     handle = job.start(client)
     with ProgressBar(Console(stderr=True), label=f"{label:<10}") as progress:
         result = handle.result(
-            run_dir=directory, watchers=[progress], cluster=cluster, cancels=True
+            run_dir=directory, callbacks=[progress], cluster=cluster, cancels=True
         )
     handle.forget()
     _over_all_examples(result, job).write(RunDirectory(directory))

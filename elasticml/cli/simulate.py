@@ -58,7 +58,7 @@ def simulate(
         result = follow(
             SimulatedJob(record, made.source if has_data else None),
             run_dir=out or default_run_path(f"{made.name}-simulated", datetime.now()),
-            watchers=[] if progress is None else [progress],
+            callbacks=[] if progress is None else [progress],
             cluster=made.cluster.model_dump(mode="json"),
             cancels=True,
         )

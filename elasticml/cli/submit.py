@@ -224,9 +224,9 @@ def _follow(client: Any, application: Application) -> Verdict:
     from elasticml.jobs.progress_bar import ProgressBar
 
     if is_quiet():
-        return follow_application(client, application, [], lambda text: None)
+        return follow_application(client, application, lambda records: None, lambda text: None)
     with ProgressBar(label=application.name) as shown:
-        return follow_application(client, application, [shown], shown.note)
+        return follow_application(client, application, shown.on_records, shown.note)
 
 
 def show_result(application: Application, verdict: Verdict, path: Path, *, as_json: bool) -> None:

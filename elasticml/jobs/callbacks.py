@@ -14,7 +14,7 @@ from elasticml.story.records import RoundEnded, records_of
 if TYPE_CHECKING:
     from elasticml.jobs.result import Result
 
-HOOKS = ("on_start", "on_round", "on_end", "on_fail")
+HOOKS = ("on_start", "on_records", "on_round", "on_end", "on_fail")
 
 
 class Callback:
@@ -35,6 +35,9 @@ class Callback:
 
     def on_start(self, job: Mapping[str, Any]) -> None:
         """Begin; ``job`` has the sections of the job file."""
+
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Process the story's new records; about once a second, also if there are none."""
 
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Process the history's row of a round that has ended."""
@@ -63,7 +66,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
 
 
 class CallbackRunner:
-    """Calls callbacks for a job; a watcher of its story.
+    """Calls callbacks for a job.
 
     Parameters
     ----------
@@ -78,7 +81,8 @@ class CallbackRunner:
         self.failures: list[str] = []
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Call ``on_round`` for the rounds that have ended."""
+        """Call ``on_records``, and ``on_round`` for the rounds that have ended."""
+        self.call("on_records", records)
         for ended in records_of(RoundEnded, records):
             self.call("on_round", history_row(ended))
 

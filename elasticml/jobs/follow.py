@@ -1,4 +1,4 @@
-"""Follow a job to its end: notify watchers, write the run directory, evaluate the models."""
+"""Follow a job to its end: call callbacks, write the run directory, evaluate the models."""
 
 from __future__ import annotations
 
@@ -33,14 +33,6 @@ SCHEDULER_LOST = "scheduler lost"
 _WAS_REMOVED = "The run directory was removed while the job ran, and was written again."
 
 
-class Watcher(Protocol):
-    """Receives the records of a job's story as they arrive."""
-
-    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Process new records."""
-        ...
-
-
 class FollowedJob(Protocol):
     """The interface of a job that can be followed, such as a handle."""
 
@@ -63,7 +55,6 @@ def follow(
     handle: FollowedJob,
     *,
     run_dir: str | Path | None = None,
-    watchers: Sequence[Watcher] = (),
     cluster: Mapping[str, Any] | None = None,
     cancels: bool = False,
     continues: bool = False,
@@ -75,8 +66,6 @@ def follow(
     ----------
     run_dir : path, optional
         Where to write the run while the job runs.
-    watchers : sequence of Watcher
-        They receive every batch of story records.
     cluster : mapping, optional
         The ``cluster`` section for ``job.yaml``.
     cancels : bool
@@ -99,14 +88,12 @@ def follow(
     )
     called = CallbackRunner(callbacks)
     called.call("on_start", job)
-    watchers = [*watchers, called]
     try:
         if run_dir is None:
-            result = _follow(handle, job, None, watchers, cancels)
+            result = _follow(handle, job, None, called, cancels)
         else:
             with RunDirectory(Path(run_dir)).open(job, continues=continues) as directory:
-                watchers = [directory, *watchers]
-                result = _follow(handle, job, directory, watchers, cancels)
+                result = _follow(handle, job, directory, called, cancels)
     except BaseException as error:
         called.call("on_fail", error)
         raise
@@ -124,21 +111,22 @@ def _follow(
     handle: FollowedJob,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
-    watchers: Sequence[Watcher],
+    called: CallbackRunner,
     cancels: bool,
 ) -> Result:
     story = CompressedRecords()
     try:
         for batch in handle.batches():
             story.extend(dict(record) for record in batch)
-            for watcher in watchers:
-                watcher.record(batch)
+            if directory is not None:
+                directory.record(batch)
+            called.record(batch)
         result = _collect(handle, job, directory, story)
     except KeyboardInterrupt as interrupt:
         # After its end a job writes no more records, and the directory holds the final history.
         has_ended = next(records_of(JobEnded, story), None) is not None
         if cancels and not has_ended:
-            _last_words(handle, watchers, story)
+            _last_words(handle, directory, called, story)
         has_begun = next(records_of(RoundEnded, story), None) is not None
         if directory is not None and not has_begun and directory.discard():
             interrupt.add_note("no round had ended, and nothing was written")
@@ -158,7 +146,7 @@ def _follow(
             raise
         if error.fields.get("reason") == DIRECTORY_LOST:
             if cancels:
-                _last_words(handle, [], story)
+                _last_words(handle, None, CallbackRunner([]), story)
             raise _with_remedy(error, handle.record, job, directory) from error
         _rescue(handle, job, directory, story, error.message)
         if isinstance(error, JobFailedError):
@@ -204,15 +192,21 @@ def _collect(
     return result
 
 
-def _last_words(handle: FollowedJob, watchers: Sequence[Watcher], story: CompressedRecords) -> None:
+def _last_words(
+    handle: FollowedJob,
+    directory: RunDirectory | None,
+    called: CallbackRunner,
+    story: CompressedRecords,
+) -> None:
     """Cancel the job and collect its last records."""
     end_s = time.monotonic() + LAST_WORDS_S
     try:
         handle.cancel()
         for batch in handle.batches(since=len(story)):
             story.extend(dict(record) for record in batch)
-            for watcher in watchers:
-                watcher.record(batch)
+            if directory is not None:
+                directory.record(batch)
+            called.record(batch)
             if time.monotonic() > end_s:
                 return
     except ElasticmlError:

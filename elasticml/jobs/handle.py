@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticml.errors import UNKNOWN_JOB, ConfigError, ElasticmlError, JobFailedError
-from elasticml.jobs.follow import SCHEDULER_LOST, Watcher, follow
+from elasticml.jobs.follow import SCHEDULER_LOST, follow
 from elasticml.jobs.installed import check_installed
 from elasticml.jobs.progress_bar import ProgressBar
 from elasticml.jobs.result import Result
@@ -161,7 +161,6 @@ class Handle:
         *,
         progress: bool = False,
         run_dir: str | Path | None = None,
-        watchers: Sequence[Watcher] = (),
         cluster: Mapping[str, Any] | None = None,
         cancels: bool = False,
         continues: bool = False,
@@ -176,8 +175,6 @@ class Handle:
         run_dir : path, optional
             Where to write story, history, model, summary and report while the job runs; for a job
             of ``em.Job.resume(client, run_dir)`` by default that directory.
-        watchers : sequence of Watcher
-            They receive the story's records as the story grows.
         cluster : mapping, optional
             The ``cluster`` section for ``job.yaml``.
         cancels : bool
@@ -204,14 +201,13 @@ class Handle:
             "cluster": cluster,
             "cancels": cancels,
             "continues": continues,
-            "callbacks": callbacks,
             **(self._interrupted if run_dir is None else {}),
         }
         if not progress:
-            result = follow(self, watchers=watchers, **arguments)
+            result = follow(self, callbacks=callbacks, **arguments)
         else:
             with ProgressBar(url=page_url(self._client, self.job_id)) as shown:
-                result = follow(self, watchers=[*watchers, shown], **arguments)
+                result = follow(self, callbacks=[*callbacks, shown], **arguments)
         unconverged = summary_from_json(result.summary).unconverged
         if unconverged:
             warn(unconverged)

@@ -83,7 +83,7 @@ class ProgressBar:
             self._live.stop()
             self._live = None
 
-    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Process new records and update the display."""
         now_s = self._clock()
         if records:

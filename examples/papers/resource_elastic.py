@@ -231,7 +231,7 @@ def run(
     before, started_s = pids_of(cluster), time.monotonic()
     handle = job.start(client)
     with ProgressBar(Console(stderr=True), label=f"{experiment.folder} {mode:<15}") as progress:
-        result = handle.result(run_dir=directory, watchers=[progress], cancels=True)
+        result = handle.result(run_dir=directory, callbacks=[progress], cancels=True)
     handle.forget()
     last = int(result.history[-1]["round"])
     models = {r: model for r, model in result.kept.items() if r < last} | {last: result.arrays}

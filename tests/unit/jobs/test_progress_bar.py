@@ -18,7 +18,7 @@ def printed(batches, *, terminal, step_s=1.0, url=None):
     times = iter(range(1000))
     with ProgressBar(console, clock=lambda: next(times) * step_s, url=url) as progress:
         for batch in batches:
-            progress.record(batch)
+            progress.on_records(batch)
     return file.getvalue()
 
 

@@ -21,7 +21,6 @@ from elasticml.clusters.yarn.jobs.yarn_status import application_status, kill
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, JobFailedError, SubmissionError
-from elasticml.jobs.follow import Watcher
 from elasticml.jobs.run_directory import run_name
 from elasticml.report.status import JobStatus
 from elasticml.story.reader import parse_line
@@ -174,15 +173,15 @@ def status_at(place: str) -> JobStatus:
 def follow_application(
     client: YarnClient,
     application: Application,
-    watchers: Sequence[Watcher],
+    show: Callable[[Sequence[Mapping[str, Any]]], None],
     say: Callable[[str], None],
 ) -> Verdict:
     """Follow a job to the end of its application.
 
     Parameters
     ----------
-    watchers : sequence of Watcher
-        They receive the story's records as the story grows.
+    show : callable
+        Receives the story's new records.
     say : callable
         Receives a line for each new state of the application.
 
@@ -220,8 +219,8 @@ def follow_application(
             say(f"{application.id} is {last_state} in queue {now.queue}")
         story_ended = story_ended or any(True for _ in records_of(JobEnded, news))
         # After the end of the story the models are evaluated, without further records.
-        for watcher in watchers if news or not story_ended else ():
-            watcher.record(news)
+        if news or not story_ended:
+            show(news)
         if verdict is not None:
             return verdict
         why = None if has_begun else why_no_driver(client, application.id)

@@ -67,7 +67,7 @@ STEP_MIN = 0.01
 
 
 class ProgressReporter:
-    """A watcher that reports a job's progress.
+    """A callback that reports a job's progress.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ProgressReporter:
         self._reported = -STEP_MIN  # so that 0 is reported as well
         self._reported_s: float | None = None
 
-    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Process new records and report the progress."""
         for record in records:
             self._status = self._status.after(record)
@@ -351,7 +351,7 @@ class YarnJob:
             result = follow(
                 job,
                 run_dir=self._path,
-                watchers=[ProgressReporter(self._set_progress)],
+                callbacks=[ProgressReporter(self._set_progress)],
                 cluster=self._submission.cluster,
             )
         if superseded.is_set():

@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime
-from types import SimpleNamespace
 
 import pytest
 
@@ -100,7 +99,6 @@ def test_a_failed_job_is_reported_before_yarn_has_given_up_its_application(tmp_p
     application = Application(id="application_1_0001", name="toy", place=place)
     story, messages, told = [{"event": "RoundEnded", "round": 0, "t": 0.5}], [], []
     write_story(tmp_path / "place", story)
-    watchers = [SimpleNamespace(record=told.extend)]
-    assert follow_application(FakeYarn(), application, watchers, messages.append) == verdict
+    assert follow_application(FakeYarn(), application, told.extend, messages.append) == verdict
     assert told == story
     assert messages == ["application_1_0001 is RUNNING in queue ml"]

@@ -24,9 +24,9 @@ def test_the_nearest_limit_determines_the_progress(status, share):
 def test_progress_is_reported_at_most_once_a_second_and_never_falls():
     values, now = [], [0.0]
     progress = ProgressReporter(values.append, clock=lambda: now[0])
-    progress.record([{"event": "JobStarted", "spec": {"stop": {"rounds": 10}}}])
+    progress.on_records([{"event": "JobStarted", "spec": {"stop": {"rounds": 10}}}])
     for second, round in [(0.0, 0), (0.5, 1), (1.5, 2), (3.0, 1), (3.1, 5)]:
         now[0] = second
-        progress.record([{"event": "RoundEnded", "round": round}])
-    progress.record([{"event": "JobEnded", "state": "done"}])
+        progress.on_records([{"event": "RoundEnded", "round": round}])
+    progress.on_records([{"event": "JobEnded", "state": "done"}])
     assert values == [pytest.approx(share) for share in (0.0, 0.3, 0.6, 1.0)]
