@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elasticml import testing
+    from elasticml import callbacks, errors, policies, testing
     from elasticml.clusters.local.cluster import LocalCluster
     from elasticml.clusters.yarn.cluster import YarnCluster
     from elasticml.data.readers.arrays import from_arrays
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
         DataError,
         ElasticmlError,
         JobFailedError,
-        NotEnoughMembersError,
-        ProtocolError,
-        SubmissionError,
     )
     from elasticml.estimators.elastic_net import ElasticNet, Lasso
     from elasticml.estimators.kmeans import KMeans
@@ -41,18 +38,8 @@ if TYPE_CHECKING:
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.install import install
     from elasticml.jobs.result import Result
-    from elasticml.jobs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
     from elasticml.jobs.watch import watch
     from elasticml.models.loading import load_model
-    from elasticml.policies.background_shuffle import GlobalShuffle
-    from elasticml.policies.elastic_scaling import ElasticScaling
-    from elasticml.policies.gap_per_container_second import GapPerContainerSecond
-    from elasticml.policies.inner_iterations import ChooseInnerIterations
-    from elasticml.policies.knee import ScaleInAtKnee
-    from elasticml.policies.rebalance import Rebalance
-    from elasticml.policies.reshuffle import Redeal
-    from elasticml.policies.straggler import Straggler
-    from elasticml.policies.tune_local_work import TuneLocalWork
     from elasticml.report.status import JobStatus
     from elasticml.specification.algorithms import (
         AsyncSGD,
@@ -70,18 +57,14 @@ __all__ = [
     "BatchGradient",
     "Callback",
     "Checkpoint",
-    "ChooseInnerIterations",
     "CoCoA",
     "Collective",
     "ConfigError",
     "DataError",
     "ElasticNet",
     "ElasticNetCV",
-    "ElasticScaling",
     "ElasticmlError",
     "Evaluate",
-    "GapPerContainerSecond",
-    "GlobalShuffle",
     "Handle",
     "ImportedAlgorithm",
     "Job",
@@ -95,28 +78,19 @@ __all__ = [
     "LocalCluster",
     "LocalSGD",
     "LogisticRegression",
-    "MLflowCallback",
     "Members",
-    "NotEnoughMembersError",
     "PoissonRegressor",
     "PrimalCoCoA",
-    "ProtocolError",
-    "Rebalance",
-    "Redeal",
     "Result",
     "Ridge",
-    "ScaleInAtKnee",
     "Stop",
-    "Straggler",
-    "SubmissionError",
-    "TensorBoardCallback",
-    "TuneLocalWork",
     "Validate",
-    "WandbCallback",
     "YarnCluster",
     "__version__",
     "announce",
+    "callbacks",
     "enet_path",
+    "errors",
     "from_arrays",
     "from_dask",
     "from_frame",
@@ -124,6 +98,7 @@ __all__ = [
     "install",
     "lasso_path",
     "load_model",
+    "policies",
     "read_converted",
     "read_csv",
     "read_images",
@@ -159,7 +134,6 @@ _HOMES = {
     **dict.fromkeys(("announce", "withdraw"), "jobs.announce"),
     "AsyncSGD": "specification.algorithms",
     "Callback": "jobs.callbacks",
-    **dict.fromkeys(("MLflowCallback", "TensorBoardCallback", "WandbCallback"), "jobs.trackers"),
     "Handle": "jobs.handle",
     "install": "jobs.install",
     "Result": "jobs.result",
@@ -174,24 +148,12 @@ _HOMES = {
         ("Checkpoint", "Collective", "Evaluate", "Members", "Stop", "Validate"),
         "specification.sections",
     ),
-    "ChooseInnerIterations": "policies.inner_iterations",
-    "ElasticScaling": "policies.elastic_scaling",
-    "GapPerContainerSecond": "policies.gap_per_container_second",
-    "GlobalShuffle": "policies.background_shuffle",
-    "Rebalance": "policies.rebalance",
-    "Redeal": "policies.reshuffle",
-    "ScaleInAtKnee": "policies.knee",
-    "Straggler": "policies.straggler",
-    "TuneLocalWork": "policies.tune_local_work",
     **dict.fromkeys(
         (
             "ConfigError",
             "DataError",
             "ElasticmlError",
             "JobFailedError",
-            "NotEnoughMembersError",
-            "ProtocolError",
-            "SubmissionError",
         ),
         "errors",
     ),
@@ -205,8 +167,8 @@ _MANY_MODULES = 500
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("elasticml.ids").VERSION
-    if name == "testing":
-        return importlib.import_module("elasticml.testing")
+    if name in ("callbacks", "errors", "policies", "testing"):
+        return importlib.import_module(f"elasticml.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'elasticml' has no attribute {name!r}")
     value = getattr(_import(f"elasticml.{_HOMES[name]}"), name)

@@ -1,4 +1,10 @@
-"""The exceptions of the package: one root class, typed fields, all picklable."""
+"""The exceptions of the package: one root class, typed fields, all picklable.
+
+Examples
+--------
+>>> issubclass(em.errors.SubmissionError, em.ElasticmlError)
+True
+"""
 
 from __future__ import annotations
 
@@ -95,7 +101,7 @@ class SubmissionError(ElasticmlError):
 
     Examples
     --------
-    >>> issubclass(em.SubmissionError, em.ElasticmlError)
+    >>> issubclass(em.errors.SubmissionError, em.ElasticmlError)
     True
     """
 
@@ -105,7 +111,7 @@ class ProtocolError(ElasticmlError):
 
     Examples
     --------
-    >>> issubclass(em.ProtocolError, em.ElasticmlError)
+    >>> issubclass(em.errors.ProtocolError, em.ElasticmlError)
     True
     """
 
@@ -138,7 +144,7 @@ class NotEnoughMembersError(ElasticmlError):
 
     Examples
     --------
-    >>> issubclass(em.NotEnoughMembersError, em.ElasticmlError)
+    >>> issubclass(em.errors.NotEnoughMembersError, em.ElasticmlError)
     True
     """
 

@@ -302,8 +302,9 @@ class Job(JobSpec):
         resume : bool
             Whether to resume the interrupted run of this job in the directory.
         callbacks : sequence of Callback or callable
-            What to do with each round and with the result, such as :class:`MLflowCallback`; a
-            function is called with each row of the history. One that raises is not called again.
+            What to do with each round and with the result, such as
+            ``em.callbacks.MLflowCallback()``; a function is called with each row of the history.
+            One that raises is not called again.
 
         Warns
         -----

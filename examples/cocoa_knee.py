@@ -54,7 +54,7 @@ def main() -> dict[str, em.Result]:
 
         # %% With a policy that releases members once fewer members make faster progress. It comes
         # last, because released workers are gone. The story has the reasons.
-        knee = em.ScaleInAtKnee(factor=4)
+        knee = em.policies.ScaleInAtKnee(factor=4)
         results["knee"] = train(client, "knee", holders=2, policies=[knee])
         for record in results["knee"].story:
             if record["event"] == "PolicyDecided" and record["policy"] == "knee":

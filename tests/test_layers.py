@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("sim",),
     ("jobs",),
-    ("job", "clusters"),
+    ("job", "clusters", "callbacks"),
     ("estimators", "preload", "testing"),
     ("cli",),
 )

@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ GROUPS: Mapping[str, str] = {
     "Algorithms": "Linear CoCoA BatchGradient PrimalCoCoA LocalSGD AsyncSGD ImportedAlgorithm",
     "Settings of a job": "Stop Members Evaluate Validate Checkpoint Collective",
     "Policies": (
-        "Rebalance ScaleInAtKnee GapPerContainerSecond ElasticScaling Redeal "
-        "GlobalShuffle Straggler TuneLocalWork ChooseInnerIterations"
+        "policies.Rebalance policies.ScaleInAtKnee policies.GapPerContainerSecond "
+        "policies.ElasticScaling policies.Redeal policies.GlobalShuffle policies.Straggler "
+        "policies.TuneLocalWork policies.ChooseInnerIterations"
     ),
     "Data": (
         "from_arrays from_frame from_pandas from_dask read_svmlight read_csv read_parquet "
@@ -42,10 +44,12 @@ GROUPS: Mapping[str, str] = {
     ),
     "Models": "load_model",
     "Clusters": "LocalCluster YarnCluster install announce withdraw",
-    "Callbacks": "Callback MLflowCallback TensorBoardCallback WandbCallback",
+    "Callbacks": (
+        "Callback callbacks.MLflowCallback callbacks.TensorBoardCallback callbacks.WandbCallback"
+    ),
     "Errors": (
-        "ElasticmlError ConfigError DataError JobFailedError NotEnoughMembersError "
-        "ProtocolError SubmissionError"
+        "ElasticmlError ConfigError DataError JobFailedError errors.NotEnoughMembersError "
+        "errors.ProtocolError errors.SubmissionError"
     ),
     "Testing and version": "testing __version__",
 }
@@ -110,14 +114,14 @@ elasticml; they share these names:
 
 
 def _first_line(name: str) -> str:
-    text = inspect.getdoc(getattr(elasticml, name)) or ""
+    text = inspect.getdoc(attrgetter(name)(elasticml)) or ""
     if name == "__version__":
         return "The version of elasticml."
     return text.split("\n\n")[0].replace("\n", " ")
 
 
 def _name_page(name: str) -> str:
-    value = getattr(elasticml, name)
+    value = attrgetter(name)(elasticml)
     lines = [name, "=" * len(name), "", ".. currentmodule:: elasticml", ""]
     if inspect.ismodule(value):
         lines += [f".. automodule:: {value.__name__}"]

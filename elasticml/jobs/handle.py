@@ -182,8 +182,8 @@ class Handle:
         continues : bool
             Whether the directory holds the run to resume.
         callbacks : sequence of Callback or callable
-            What to do with each round and with the result, such as :class:`MLflowCallback`; a
-            function is called with each row of the history.
+            What to do with each round and with the result, such as
+            ``em.callbacks.MLflowCallback()``; a function is called with each row of the history.
 
         Warns
         -----

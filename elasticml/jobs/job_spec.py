@@ -163,7 +163,7 @@ class JobSpec(SettingsModel):
         them. "stall": wait for them. "freeze": keep their dual variables as they are. "auto": for
         batch gradient "taylor" with curvature, otherwise "reload".
     policies : sequence of policies, names or mappings
-        Rules that change the job between rounds, such as ``em.ScaleInAtKnee()`` or
+        Rules that change the job between rounds, such as ``em.policies.ScaleInAtKnee()`` or
         ``{"name": "rebalance"}``; at most one of ``tune_local_work`` and ``inner_iterations``.
     stop : Stop or mapping, optional
         When the job ends at the latest, by default after 1000 rounds (local SGD and asynchronous

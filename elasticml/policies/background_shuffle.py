@@ -44,7 +44,7 @@ class GlobalShuffle(PolicyOptions):
 
     Examples
     --------
-    >>> em.GlobalShuffle().name
+    >>> em.policies.GlobalShuffle().name
     'shuffle'
     """
 

@@ -32,7 +32,7 @@ class ElasticScaling:
 
     Examples
     --------
-    >>> em.ElasticScaling().name
+    >>> em.policies.ElasticScaling().name
     'elastic_scaling'
     """
 

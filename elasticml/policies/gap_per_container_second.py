@@ -96,7 +96,7 @@ class GapPerContainerSecond(PolicyOptions):
 
     Examples
     --------
-    >>> em.GapPerContainerSecond().name
+    >>> em.policies.GapPerContainerSecond().name
     'gap_per_container_second'
     """
 

@@ -188,7 +188,7 @@ class ChooseInnerIterations(PolicyOptions):
 
     Examples
     --------
-    >>> em.ChooseInnerIterations().name
+    >>> em.policies.ChooseInnerIterations().name
     'inner_iterations'
     """
 

@@ -91,7 +91,7 @@ class ScaleInAtKnee(PolicyOptions):
 
     Examples
     --------
-    >>> em.ScaleInAtKnee(factor=4).name
+    >>> em.policies.ScaleInAtKnee(factor=4).name
     'knee'
     """
 

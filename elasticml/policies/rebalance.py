@@ -51,7 +51,8 @@ class Rebalance(PolicyOptions):
 
     Examples
     --------
-    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), policies=[em.Rebalance()], stop=stop)
+    >>> policies = [em.policies.Rebalance()]
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), policies=policies, stop=stop)
     >>> job.run(client).summary["rounds"]
     3
     """

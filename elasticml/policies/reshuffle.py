@@ -61,7 +61,8 @@ class Redeal(PolicyOptions):
 
     Examples
     --------
-    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), policies=[em.Redeal()], holders=2, stop=stop)
+    >>> again = {"policies": [em.policies.Redeal()], "holders": 2, "stop": stop}
+    >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), **again)
     >>> job.run(client).summary["rounds"]
     3
     """

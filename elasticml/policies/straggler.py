@@ -50,7 +50,7 @@ class Straggler(PolicyOptions):
 
     Examples
     --------
-    >>> em.Straggler().name
+    >>> em.policies.Straggler().name
     'straggler'
     """
 

@@ -68,7 +68,7 @@ class TuneLocalWork(PolicyOptions):
 
     Examples
     --------
-    >>> em.TuneLocalWork().name
+    >>> em.policies.TuneLocalWork().name
     'tune_local_work'
     """
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from distributed import Client
 
 import elasticml as em
+from elasticml.callbacks import numbers_in
 from elasticml.cli.jobs import jobs
-from elasticml.jobs.trackers import numbers_in
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -46,9 +46,9 @@ def tracked(folder: Path):
     patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     patch.setenv("WANDB_SILENT", "true")
     patch.setenv("WANDB_ERROR_REPORTING", "false")
-    mlflow = em.MLflowCallback(tracking_uri=(folder / "mlflow").as_uri())
-    board = em.TensorBoardCallback(folder / "board")
-    wandb = em.WandbCallback(project="toys", mode="offline", dir=str(folder))
+    mlflow = em.callbacks.MLflowCallback(tracking_uri=(folder / "mlflow").as_uri())
+    board = em.callbacks.TensorBoardCallback(folder / "board")
+    wandb = em.callbacks.WandbCallback(project="toys", mode="offline", dir=str(folder))
     rows: list[dict] = []
     callbacks = [mlflow, board, wandb, rows.append]
     with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:

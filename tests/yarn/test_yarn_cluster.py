@@ -202,17 +202,17 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_prints_nothing(
 def test_a_request_that_can_never_run_is_refused_at_once(mini_yarn, arguments, says):
     with pytest.raises(em.ElasticmlError, match=says) as caught:
         em.YarnCluster(environment=ENVIRONMENT, **{**SMALL, **arguments})
-    assert isinstance(caught.value, em.ConfigError | em.SubmissionError)
+    assert isinstance(caught.value, em.ConfigError | em.errors.SubmissionError)
     assert "\n" not in caught.value.message
 
 
 @pytest.mark.slow
 def test_an_environment_that_no_node_has_is_reported(mini_yarn, skein_client):
-    with pytest.raises(em.SubmissionError, match="/nowhere/env") as caught:
+    with pytest.raises(em.errors.SubmissionError, match="/nowhere/env") as caught:
         em.YarnCluster(environment="venv:///nowhere/env", skein_client=skein_client, **SMALL)
     assert "\n" not in caught.value.message
 
 
 def test_an_application_that_has_ended_cannot_be_found(mini_yarn, skein_client):
-    with pytest.raises(em.SubmissionError, match="cannot be found"):
+    with pytest.raises(em.errors.SubmissionError, match="cannot be found"):
         em.YarnCluster.from_application_id("application_1_0001", skein_client)

@@ -64,7 +64,7 @@ def train(
         synthetic("criteo", rows, seed=1, columns=columns, dtype="float32"),
         stop=stop,
         collective=collective,
-        policies=[] if passes else [em.ChooseInnerIterations()],
+        policies=[] if passes else [em.policies.ChooseInnerIterations()],
         evaluate=False,
     )
     records: list[Any] = list(job.start(client).events())

@@ -1,4 +1,10 @@
-"""Callbacks that send a job's history to MLflow, TensorBoard or Weights & Biases."""
+"""Callbacks that send a job's history to MLflow, TensorBoard or Weights & Biases.
+
+Examples
+--------
+>>> issubclass(em.callbacks.MLflowCallback, em.Callback)
+True
+"""
 
 from __future__ import annotations
 
@@ -47,7 +53,7 @@ class MLflowCallback(Callback):
 
     Examples
     --------
-    >>> callback = em.MLflowCallback("flights", tracking_uri="sqlite:///runs.db")
+    >>> callback = em.callbacks.MLflowCallback("flights", tracking_uri="sqlite:///runs.db")
     """
 
     def __init__(
@@ -130,7 +136,7 @@ class TensorBoardCallback(Callback):
 
     Examples
     --------
-    >>> callback = em.TensorBoardCallback("runs/board")
+    >>> callback = em.callbacks.TensorBoardCallback("runs/board")
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
@@ -199,7 +205,7 @@ class WandbCallback(Callback):
 
     Examples
     --------
-    >>> callback = em.WandbCallback(project="flights", mode="offline")
+    >>> callback = em.callbacks.WandbCallback(project="flights", mode="offline")
     """
 
     def __init__(self, **settings: Any) -> None:
