@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticml.control.policy import Request, Retire, Suggestion, View
+from elasticml.control.policy import Request, Suggestion, View
 
 #: The round at whose beginning they act.
 ROUND = 5
-
-
-class Shrink:
-    """Release one member."""
-
-    name = "shrink"
-
-    def suggest(self, view: View) -> Sequence[Suggestion]:
-        """Retire the last member, once."""
-        if view.round != ROUND:
-            return []
-        return [Retire(members=(max(m.id for m in view.working),), why="a test")]
 
 
 class Grow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 
@@ -41,6 +42,7 @@ def test_few_rows_use_one_thread_whatever_n_jobs():
         assert np.array_equal(two.coef_, one.coef_)
 
 
+@functools.cache
 def many_rows(rows=110_000, each=75, columns=5_000):
     """8.25 million stored values, unit rows, labels of a planted model."""
     rng = np.random.default_rng(3)
