@@ -322,9 +322,11 @@ _ROUNDS: Final = 5
 _OVERSAMPLING: Final = 2.0
 #: Rows of the sample of k-means++, per centre.
 ROWS_EACH: Final = 100
-#: Trial swaps of the local search per centre, and rows that it looks at per centre.
+#: Trial swaps of the local search per centre, and the rows that it looks at: so many per centre,
+#: but at least so many in all.
 _SWAPS_EACH: Final = 4
 _SWAP_ROWS_EACH: Final = 30
+_SWAP_ROWS_MIN: Final = 2000
 #: Candidates for a centre are at least this multiple of scikit-learn's ``2 + log K``, and a whole
 #: number of vectors.
 _TRIALS: Final = 2
@@ -399,9 +401,8 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
 
     Candidates are drawn with probability proportional to weight times squared distance. Of
     16 candidates for a centre (more with many thousands of centres) the one that leaves the least
-    inertia is taken. Then
-    rows of a sample replace centres if this reduces its inertia: greedy choices alone can never be
-    revised.
+    inertia is taken. Then rows of a sample replace centres if this reduces its inertia: greedy
+    choices alone can never be revised.
 
     Parameters
     ----------
@@ -428,7 +429,8 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
             _check(done, clusters)
         drawn = np.searchsorted(ends, rng.random(trials) * ends[-1], side="right")
         centres[done] = greedy.choose(rows.dense(np.unique(np.minimum(drawn, rows.n - 1))))
-    some, mass = _coreset(rows, weights, _SWAP_ROWS_EACH * clusters, rng)
+    size = max(_SWAP_ROWS_MIN, _SWAP_ROWS_EACH * clusters)
+    some, mass = _coreset(rows, weights, size, rng)
     swap_centres(some, mass, centres, rng.random(_SWAPS_EACH * clusters))
     return centres
 
