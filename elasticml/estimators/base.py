@@ -210,6 +210,8 @@ class LinearEstimator(ElasticEstimator):
 
     #: The loss that ``fit`` minimises, unless a parameter says so.
     _loss: ClassVar[str] = "squared"
+    #: What :meth:`score` returns.
+    _metric: ClassVar[Metric] = "r2"
     #: What scikit-learn checks of the rows and the targets.
     _rules: ClassVar[dict[str, Any]] = {}
     #: Number of the offset's column among the features, whose coefficient is 1.
@@ -437,13 +439,36 @@ class LinearEstimator(ElasticEstimator):
             if not one.converged:
                 self._warn_of(case.problem, one)
 
-    def _score_collections(self, X: Any, y: Any, weights: Any, metric: Metric) -> float:
-        from elasticml.estimators.dask_rows import score_collections
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
+        """Return the weighted score of the predictions; accepts the same inputs as ``fit``.
 
+        A classifier's score is its accuracy, a regressor's its coefficient of determination, and
+        that of ``PoissonRegressor`` is D2, the share of the deviance that the model explains.
+        """
+        if is_lazy(X) and (self._metric == "accuracy" or self.coef_.ndim == 1):
+            from elasticml.estimators.dask_rows import score_collections
+
+            self._check_lazy(offset)
+            with choose_client(getattr(self, "client", None), JOB_VALUES_MIN) as client:
+                predict = part_function(self, "predict", np.float64, None)
+                return score_collections(predict, X, y, sample_weight, client, self._metric)
+        from sklearn import metrics
+
+        of: dict[str, Callable[..., float]] = {
+            "accuracy": metrics.accuracy_score,
+            "r2": metrics.r2_score,
+            "d2_poisson": partial(metrics.d2_tweedie_score, power=1),
+        }
         check_is_fitted(self)
-        with choose_client(getattr(self, "client", None), JOB_VALUES_MIN) as client:
-            predict = part_function(self, "predict", np.float64, None)
-            return score_collections(predict, X, y, weights, client, metric)
+        X, y, sample_weight = load_arrays(
+            X, y, sample_weight, n_columns=self.n_features_in_, rows=self._rows
+        )
+        predicted = self.predict(X, offset)
+        return float(of[self._metric](y, predicted, sample_weight=sample_weight))
+
+    def predict(self, X: Any, offset: Any = None) -> Any:
+        """Return the prediction for each row."""
+        raise NotImplementedError
 
     def _margins(self, X: Any, offset: Any = None) -> NDArray[Any]:
         table = self._of_table(X)
@@ -469,6 +494,13 @@ class LinearEstimator(ElasticEstimator):
                 "offset=, one number per row (zeros for none)"
             )
 
+    def _lazily(
+        self, method: str, X: Any, offset: Any, dtype: Any, width: int | None = None
+    ) -> Any:
+        """Return the results of a method for a Dask collection, lazily; see :func:`lazily`."""
+        self._check_lazy(offset)
+        return lazily(self, method, X, dtype, width)
+
     def _check_lazy(self, offset: Any) -> None:
         """Refuse numbers as an offset of a lazy collection."""
         check_is_fitted(self)
@@ -478,10 +510,6 @@ class LinearEstimator(ElasticEstimator):
                 "offset of a Dask collection: got numbers, wanted a model that was fitted with "
                 "the name or number of a column as its offset"
             )
-
-    def _loaded(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-        """Return the rows, labels and weights of ``score`` in memory."""
-        return load_arrays(X, y, sample_weight, n_columns=self.n_features_in_, rows=self._rows)
 
     def to_model(self) -> Model:
         """Return the fitted model as a function of rows (``elasticml/models/model.py``).
@@ -521,6 +549,9 @@ class LinearEstimator(ElasticEstimator):
 class LinearClassifier(ClassifierMixin, LinearEstimator):
     """A classifier by the sign of the margin, or by the largest of one margin per class."""
 
+    _metric = "accuracy"
+    # Not the mixin's, which knows no files and no collections.
+    score = LinearEstimator.score
     classes_: NDArray[Any]
 
     def _begin(self, rows: ArrayRows | DaskRows) -> F64:
@@ -578,32 +609,19 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
         (n_samples,), is added; it is required if the model was fitted with one.
         """
         if is_lazy(X):
-            self._check_lazy(offset)
             width = None if len(self.classes_) == 2 else len(self.classes_)
-            return lazily(self, "decision_function", X, np.float64, width)
+            return self._lazily("decision_function", X, offset, np.float64, width)
         margins = self._margins(X, offset)
         return margins.ravel() if margins.shape[1] == 1 else margins
 
     def predict(self, X: Any, offset: Any = None) -> Any:
         """Return the label of each row; shape (n_samples,)."""
         if is_lazy(X):
-            self._check_lazy(offset)
-            return lazily(self, "predict", X, self.classes_.dtype)
+            return self._lazily("predict", X, offset, self.classes_.dtype)
         margins = self.decision_function(X, offset)
         codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
         labels: NDArray[Any] = self.classes_[codes]
         return labels
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
-        """Return the weighted accuracy; accepts the same inputs as ``fit``."""
-        from sklearn.metrics import accuracy_score
-
-        if is_lazy(X):
-            self._check_lazy(offset)
-            return self._score_collections(X, y, sample_weight, "accuracy")
-        X, y, sample_weight = self._loaded(X, y, sample_weight)
-        predicted = self.predict(X, offset)
-        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
 
 class LinearRegressor(RegressorMixin, LinearEstimator):
@@ -611,6 +629,8 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
 
     An offset is then no different from another target: ``y - offset`` is fitted.
     """
+
+    score = LinearEstimator.score
 
     def _targets(self, rows: ArrayRows | DaskRows) -> list[Targets]:
         self._has_one_target = getattr(rows, "y", np.empty(0)).ndim == 1
@@ -643,20 +663,9 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
         ``offset``, (n_samples,), is added; it is required if the model was fitted with one.
         """
         if is_lazy(X):
-            self._check_lazy(offset)
             width = len(self.coef_) if self.coef_.ndim == 2 else None
-            return lazily(self, "predict", X, np.float64, width)
+            return self._lazily("predict", X, offset, np.float64, width)
         return self._margins(X, offset)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
-        """Return the coefficient of determination; accepts the same inputs as ``fit``."""
-        from sklearn.metrics import r2_score
-
-        if is_lazy(X) and self.coef_.ndim == 1:
-            self._check_lazy(offset)
-            return self._score_collections(X, y, sample_weight, "r2")
-        X, y, sample_weight = self._loaded(X, y, sample_weight)
-        return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 
 def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
-from elasticml.estimators.base import LinearClassifier, is_lazy, lazily, warn_of_gap
+from elasticml.estimators.base import LinearClassifier, is_lazy, warn_of_gap
 from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.jobs.user_warnings import warn
@@ -246,8 +246,7 @@ class LogisticRegression(LinearClassifier):
     def predict_proba(self, X: Any, offset: Any = None) -> Any:
         """Return the probability of each class for each row; shape (n_samples, n_classes)."""
         if is_lazy(X):
-            self._check_lazy(offset)
-            return lazily(self, "predict_proba", X, np.float64, len(self.classes_))
+            return self._lazily("predict_proba", X, offset, np.float64, len(self.classes_))
         margins = self.decision_function(X, offset)
         if margins.ndim == 1:
             return np.stack([expit(-margins), expit(margins)], axis=1)
@@ -257,8 +256,7 @@ class LogisticRegression(LinearClassifier):
     def predict_log_proba(self, X: Any, offset: Any = None) -> Any:
         """Return the logarithm of :meth:`predict_proba`, without underflow to log(0)."""
         if is_lazy(X):
-            self._check_lazy(offset)
-            return lazily(self, "predict_log_proba", X, np.float64, len(self.classes_))
+            return self._lazily("predict_log_proba", X, offset, np.float64, len(self.classes_))
         margins = self.decision_function(X, offset)
         if margins.ndim == 1:
             return np.stack([log_expit(-margins), log_expit(margins)], axis=1)

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
-from elasticml.estimators.base import LinearRegressor, is_lazy, lazily
+from elasticml.estimators.base import LinearRegressor, is_lazy
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.objectives.links import predictions
@@ -63,6 +63,7 @@ class PoissonRegressor(LinearRegressor):
     """
 
     _loss = "poisson"
+    _metric = "d2_poisson"
     _without_meaning = ("solver", "verbose")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
@@ -157,21 +158,8 @@ class PoissonRegressor(LinearRegressor):
         fitted with one.
         """
         if is_lazy(X):
-            self._check_lazy(offset)
-            return lazily(self, "predict", X, np.float64)
+            return self._lazily("predict", X, offset, np.float64)
         return predictions("log", self._margins(X, offset))
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None, offset: Any = None) -> float:
-        """Return D2, the share of the deviance that the model explains."""
-        from sklearn.metrics import d2_tweedie_score
-
-        if is_lazy(X):
-            self._check_lazy(offset)
-            return self._score_collections(X, y, sample_weight, "d2_poisson")
-        X, y, sample_weight = self._loaded(X, y, sample_weight)
-        return float(
-            d2_tweedie_score(y, self.predict(X, offset), sample_weight=sample_weight, power=1)
-        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
