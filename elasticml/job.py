@@ -87,8 +87,10 @@ class Job(JobSpec):
     _scored: dict[str, Any] | None = PrivateAttr(default=None)
     _initial: dict[str, Any] | None = PrivateAttr(default=None)
 
-    def __init__(self, algorithm: AnyAlgorithm | Linear, data: Source, **settings: Any) -> None:
-        super().__init__(algorithm=algorithm, data=data, **settings)
+    if not TYPE_CHECKING:  # which derives the arguments from the settings
+
+        def __init__(self, algorithm: AnyAlgorithm | Linear, data: Source, **settings: Any) -> None:
+            super().__init__(algorithm=algorithm, data=data, **settings)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

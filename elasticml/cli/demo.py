@@ -80,7 +80,7 @@ def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
     from elasticml.data.synthetic.splice_sites import synthetic_splice
     from elasticml.job import Job
     from elasticml.specification.algorithms import BatchGradient
-    from elasticml.specification.sections import Evaluate, Members, Stop
+    from elasticml.specification.sections import Evaluate, Members, Stop, read_faults
 
     half, back_at = workers // 2, 2 * rounds // 3
     faults = [{"round": rounds // 3, "lose": half}, {"round": back_at, "return": half}]
@@ -100,7 +100,7 @@ def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
         name=label,
         absent=absent or "taylor",
         stop=Stop(rounds=rounds),
-        faults=faults if absent else (),
+        faults=read_faults(faults if absent else []),
         members=Members(start=workers),
         evaluate=Evaluate(every=max(1, rounds // 30), rounds=(back_at - 1,)),
     )

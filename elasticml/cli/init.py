@@ -201,7 +201,7 @@ def _job_file(name: str, kind: str, path: str, label: _Label, lines: Sequence[st
         loss, told = "squared", "a regression: the labels are numbers; classes need loss: logistic"
     return "\n".join(
         [
-            "# Written by elasticml init from the head of the data; check it, then: elasticml run",
+            "# Written by elasticml init from the head of the data: check it, and run it",
             "# All settings, also for editors: elasticml schema",
             f"name: {_yaml(name or 'job')}",
             "data:",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -249,8 +249,10 @@ class JobSpec(SettingsModel):
     memory_limit: Annotated[int | None, _read(parse_memory_limit, int | str | None)] = None
     simulate: Annotated[Mapping[str, Any] | None, _read(_simulate, WorldOptions | None)] = None
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{key: value for key, value in settings.items() if value is not None})
+    if not TYPE_CHECKING:  # which derives the arguments from the settings
+
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**{k: value for k, value in settings.items() if value is not None})
 
     @classmethod
     def path_in_messages(cls) -> str:
