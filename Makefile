@@ -27,8 +27,10 @@ export PYTHONUNBUFFERED ?= 1
 # no notices of pre-emption, and everything else works.
 AGENT := elasticml/clusters/yarn/elasticml-agent.jar
 
-# The tests of a file run in one process; see tests/conftest.py.
+# The tests of a file run in one process; see tests/conftest.py. Slow ones wait for processes more than
+# they compute: three share two cores.
 TEST_PROCESSES ?= 2
+SLOW_TEST_PROCESSES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 # Run tests with their own temporary folder, because killed processes leave files there. It is removed
 # unless a test failed.
@@ -143,7 +145,7 @@ test: setup-test agent-where-possible ## Run the tests in ten minutes; with ALL=
 	@$(call run-tests,-m "not slow")
 ifdef ALL
 	@$(MAKE) torch
-	@$(call run-tests,-m "slow or torch")
+	@$(call run-tests,-m "slow or torch" -n $(SLOW_TEST_PROCESSES))
 endif
 
 test-all: ## Run all tests, including slow ones and those that need PyTorch.
