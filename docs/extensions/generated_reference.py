@@ -127,7 +127,9 @@ def _name_page(name: str) -> str:
         lines += [f".. automodule:: {value.__name__}"]
         lines += ["   :members: run_here, check_algorithm, LocalRun, Check"]
     elif inspect.isclass(value):
-        lines += [f".. autoclass:: {name}", "   :members:", f"   :inherited-members: {_BASES}"]
+        # In full: of "policies.Rebalance" autodoc would import a module "policies".
+        lines += [f".. autoclass:: elasticml.{name}", "   :members:"]
+        lines += [f"   :inherited-members: {_BASES}"]
     elif callable(value):
         lines += [f".. autofunction:: {name}"]
     else:
