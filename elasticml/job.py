@@ -15,7 +15,13 @@ from pydantic import PrivateAttr
 from elasticml.data.readers.arrays import chunk_bodies
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.scored_rows import scored_as
-from elasticml.data.source import Source, resolve_chunk_bytes, source_from_spec, unlisted
+from elasticml.data.source import (
+    Source,
+    listed_once,
+    resolve_chunk_bytes,
+    source_from_spec,
+    unlisted,
+)
 from elasticml.data.storage.filesystem import is_url, join
 from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.ids import RECORD_VERSION, VERSION
@@ -167,7 +173,8 @@ class Job(JobSpec):
         limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in worker_bytes]
         is_dask = has_partitions(self.data)
         needs_size = self.holders == "auto" and 0 not in limits
-        total = sum(block.nbytes for block in self.source.blocks()) if needs_size else 0
+        source = listed_once(self.source)  # what is listed here travels with the record
+        total = sum(block.nbytes for block in source.blocks()) if needs_size else 0
         place = run_checkpoints.checkpoint_place(self.checkpoint, run_dir)
         first = self.warm_start
         return {
@@ -175,7 +182,7 @@ class Job(JobSpec):
             "package": VERSION,
             "job": job_id,
             **self.model_dump(mode="json", exclude={*_CONVERTED, "warm_start"}),
-            "data": self.source.spec(),
+            "data": source.spec(),
             "chunk_bytes": self.chunk_bytes,
             "algorithm": record_section(
                 self.algorithm,

@@ -109,6 +109,18 @@ def test_a_change_of_any_file_is_a_change_of_the_data(tmp_path: Path, frame: pd.
     assert len(table(source)) == 121
 
 
+def test_what_a_job_lists_travels_with_its_record_and_another_start_lists_again(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    folder = write_parts(frame, tmp_path / "parts")
+    job = em.Job(em.CoCoA(), em.read_csv(folder, label="late"))
+    records = []
+    for name in ("part-0.csv", "part-1.csv"):
+        records.append(job.record("j", 2, [2**30, 2**30])["data"])
+        (tmp_path / "parts" / name).unlink()
+    assert [len(source_from_spec(data).blocks()) for data in records] == [12, 11]
+
+
 def test_a_file_that_changes_after_a_job_has_listed_it_is_an_error(
     tmp_path: Path, frame: pd.DataFrame
 ) -> None:
