@@ -202,7 +202,7 @@ class JobSpec(SettingsModel):
         without improvement; the result has the model with the best score.
     checkpoint : Checkpoint, path, bool or None
         Where to write checkpoints, from which another process can resume the job. True: in the run
-        directory; None: no checkpoints, but for job files whose cluster is local or YARN as True.
+        directory; None: no checkpoints; of a job file whose cluster is local or YARN, as True.
         The scheduler writes them, so it must be able to access the path.
     threads : int, optional
         Compute threads of a member; by default those of its worker.

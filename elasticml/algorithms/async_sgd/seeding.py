@@ -322,8 +322,8 @@ _ROUNDS: Final = 5
 _OVERSAMPLING: Final = 2.0
 #: Rows of the sample of k-means++, per centre.
 ROWS_EACH: Final = 100
-#: Trial swaps of the local search per centre, and the rows that it looks at: so many per centre,
-#: but at least so many in all.
+#: Of the local search: trial swaps per centre, rows that it looks at per centre, and the least rows
+#: in all.
 _SWAPS_EACH: Final = 4
 _SWAP_ROWS_EACH: Final = 30
 _SWAP_ROWS_MIN: Final = 2000
