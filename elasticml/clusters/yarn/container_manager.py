@@ -209,6 +209,7 @@ class ContainerManager(SchedulerPlugin):
         """Stop listening; the containers stay as they are."""
         if self._watching is not None:
             self._watching.cancel()
+            await asyncio.wait([self._watching])
             self._watching = None
             await asyncio.to_thread(self._stream.close)
 
@@ -289,7 +290,8 @@ class ContainerManager(SchedulerPlugin):
         while True:
             notice: AgentNotice | None = None
             with suppress(TimeoutError):
-                notice = await asyncio.wait_for(self._notices.get(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    notice = await self._notices.get()
             try:
                 async with self._lock:
                     if notice is None:
