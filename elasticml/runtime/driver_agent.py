@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from elasticml.algorithms.kernel_modules import warms_up
 from elasticml.algorithms.registry import memory_use
-from elasticml.collective.emulated_network import hello_of, limited
 from elasticml.collective.frames import (
     Frame,
     Header,
@@ -265,13 +264,17 @@ class DriverAgent:
         self._ended_for_memory: set[str] = set()  # names of workers
         self._injector = context.injector
         self._containers = Containers(context.scaler, self.invite, context.more_workers)
-        links = hello_of(record.collective)
-        transport = limited(context.transport, links, context.clock)
-        self._buffers = Buffers(transport.lendable)
-        hello = {"job": record.job, "key": context.key, "kind": "driver", **links}
-        hello |= {"memory_limit": record.memory_limit, "has_objects": context.has_objects}
+        self._buffers = Buffers(context.transport.lendable)
+        hello = {
+            "job": record.job,
+            "key": context.key,
+            "kind": "driver",
+            "transport": record.collective.transport,
+            "memory_limit": record.memory_limit,
+            "has_objects": context.has_objects,
+        }
         self._links = DriverLinks(
-            transport,
+            context.transport,
             hello | memory_use(record.algorithm, record.data),
             LinkHandlers(
                 allocate=self._allocate,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from hmac import compare_digest
 from typing import Final
 
-from elasticml.collective.emulated_network import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
 from elasticml.ids import NO_EXCHANGE
 from elasticml.runtime.chunks.chunk_store import ChunkStore
@@ -76,11 +74,11 @@ class MemberHost:
         if agent is None or agent.me is None or link.hello.get("to") != str(agent.me):
             link.close()  # meant for another incarnation
         elif kind == "child":
-            await agent.accept_child(_limited(link, agent.context))
+            await agent.accept_child(link)
         elif kind == "chunks":
-            await agent.accept_chunks(_limited(link, agent.context))
+            await agent.accept_chunks(link)
         elif kind == "mail":
-            await agent.accept_mail(_limited(link, agent.context))
+            await agent.accept_mail(link)
         else:
             link.close()
 
@@ -106,10 +104,7 @@ class MemberHost:
             store = self._stores[job] = limits.store(
                 hello.get("forms", 1), hello.get("row_bytes", 0)
             )
-        base = self._context
-        transport = limited(base.transport, link.hello, base.clock, base.pause)
-        context = replace(base, transport=transport)
-        agent = MemberAgent(_limited(link, context), store, context, slot, computed)
+        agent = MemberAgent(link, store, self._context, slot, computed)
         self.agents[job] = agent
         if self.stuck:
             agent.notice(0.0, self.stuck)
@@ -197,9 +192,3 @@ class MemberHost:
             agent.close()
         for job in list(self._stores):
             self._forget(job)
-
-
-def _limited(link: Link, context: WorkerContext) -> Link:
-    """Apply the rate limit of the job's transport to a link, if there is one."""
-    transport = context.transport
-    return transport.limit(link) if isinstance(transport, RateLimitedTransport) else link

@@ -207,15 +207,6 @@ class Collective(SettingsModel):
     deadline: float = Field(default=10.0, gt=0)
     #: A member whose computation takes this many times the median is dropped from the round.
     stuck_factor: float = Field(default=5.0, gt=1)
-    #: An emulated slower network, for studies: bytes per second of each process's uplink.
-    bandwidth: float | None = Field(default=None, gt=0)
-    #: An emulated slower network: seconds of latency per frame.
-    latency_s: float | None = Field(default=None, ge=0)
-
-    @field_validator("bandwidth", mode="before", json_schema_input_type=float | str | None)
-    @classmethod
-    def _read_bandwidth(cls, bandwidth: object) -> object:
-        return parse_size(bandwidth) if isinstance(bandwidth, str) else bandwidth
 
 
 class Members(SettingsModel):

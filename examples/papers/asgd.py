@@ -10,8 +10,7 @@
 * ``methods-small``, ``methods-large``: time to the same error of all methods, on both networks, on
   the data of Figures 4 and 5.
 * ``real-small``, ``real-large``: real processes, two by default, on the data of Figures 4 and 5:
-  time and error of ASGD, SimuParallelSGD and BATCH. ``real-links``: Figure 5 on them, run time and
-  error against b, over a rate-limited transport and over an unlimited one.
+  time and error of ASGD, SimuParallelSGD and BATCH.
 
 All except ``real-*`` are in virtual time: the arithmetic is real, with the product's own samplers,
 merges and controllers; the duration of a batch is measured on this machine first, and a network

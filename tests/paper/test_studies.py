@@ -64,7 +64,7 @@ def check_networks(study: Drawn) -> None:
 
 
 def check_processes(study: Drawn) -> None:
-    """All methods come near the true centres, and no member waits for a link of its own."""
+    """All methods come near the true centres."""
     rows = [line.split(" | ") for line in study.text.splitlines() if " | " in line]
     excess = {(row[0], row[1]): float(row[4]) for row in rows if row[1].endswith("passes")}
     batch = [value for (method, _), value in excess.items() if method == "BATCH"]
@@ -73,9 +73,6 @@ def check_processes(study: Drawn) -> None:
     assert all(after <= before for before, after in itertools.pairwise(batch))
     for name in ("ASGD, the paper's rule", "ASGD, default", "SimuParallelSGD"):
         assert excess[name, "2 passes"] < 0.2 * batch[0]
-    rows = study.rows("a sixteenth of Gigabit Ethernet", "no limit")
-    assert [row[1] for row in rows] == 2 * ["300", "3,000", *CHOSEN]
-    assert [row[9] for row in rows if row[1] == CHOSEN[-1]] == ["0 %", "0 %"]
 
 
 def check_elastic_cocoa(study: Drawn) -> None:
@@ -158,7 +155,7 @@ def check_kills(study: Drawn) -> None:
     ("script", "words", "pictures", "check"),
     [
         ("asgd.py", "--quick --figures 1 3 4 5", 5, check_networks),
-        ("asgd.py", "--quick --seeds 1 --figures real-small real-links", 2, check_processes),
+        ("asgd.py", "--quick --seeds 1 --figures real-small", 1, check_processes),
         ("elastic_cocoa.py", "--quick", 4, check_elastic_cocoa),
         ("chicle.py", "--quick", 3, check_uni_tasks),
         pytest.param("chicle.py", SQUARES, 6, check_images, marks=pytest.mark.torch),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -21,20 +20,14 @@ import elasticml as em
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.seeding import plus_plus
 from elasticml.jobs.result import Result
-from examples.papers.support.nic_model import GIGABIT
 
 F64 = NDArray[np.float64]
 
-#: Names of the experiments.
-REAL = ("real-small", "real-large", "real-links")
+#: The data of the experiments, by name.
+REAL = {"real-small": SMALL, "real-large": LARGE}
 #: Passes after which the result of an asynchronous run is evaluated: each is a separate job.
 PASSES = (0.1, 0.5, 2.0)
 ITERATIONS = 4
-#: Bytes per second of a member's link: its share of a card, and no limit.
-RATES: dict[str, float | None] = {
-    "a sixteenth of Gigabit Ethernet": GIGABIT.bytes_per_second / GIGABIT.members,
-    "no limit": None,
-}
 
 
 class Problem:
@@ -55,19 +48,16 @@ class Problem:
         rng = np.random.default_rng([21, seed])
         self.start = plus_plus(sample, np.ones(len(sample)), shape.clusters, rng)
 
-    def run(self, client: Client, rate: float | None = None, **settings: Any) -> Result:
+    def run(self, client: Client, **settings: Any) -> Result:
         """Run a job on it."""
-        link = {} if rate is None else {"bandwidth": rate, "latency_s": GIGABIT.latency_s}
         job = em.Job(
             em.AsyncSGD("kmeans", k=self.shape.clusters, **settings),
             self.source,
             warm_start={"centres": self.start},
             stop=em.Stop(seconds=120),
             seed=self.seed,
-            # Rows are in random order, and chunk moves would wait for the link.
-            placement="contiguous",
+            placement="contiguous",  # rows are in random order
             chunk_size="256 KiB",
-            collective=em.Collective(**link),
             evaluate=False,
         )
         return job.run(client)
@@ -114,13 +104,8 @@ def passes(problem: Problem, result: Result) -> list[MethodResult]:
 def real_figure(name: str, budget: Budget, members: int) -> Figure:
     """Run one of ``REAL``."""
     with em.LocalCluster(members) as cluster, Client(cluster, set_as_default=False) as client:
-        shapes = {"real-small": SMALL, "real-large": LARGE}
-        if name in shapes:
-            return _methods(shapes[name], budget, client, members)
-        return _links(budget, client, members)
+        return _methods(REAL[name], budget, client, members)
 
-
-# --- methods -----------------------------------------------------------------------------------
 
 FREE: dict[str, dict[str, Any]] = {
     PAPER: {"mode": "paper", "batch": 500},
@@ -181,79 +166,3 @@ def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figu
 
 def _middle(answers: list[MethodResult], what: str) -> float:
     return median(float(getattr(answer, what)) for answer in answers)
-
-
-# --- limited links -------------------------------------------------------------------------------
-
-
-def _links(budget: Budget, client: Client, members: int) -> Figure:
-    sizes = [300, 3000] if budget.quick else [200, 500, 1000, 3000, 5000]
-    ways: dict[str, Mapping[str, Any]] = {f"{b:,}": {"batch": b, "mode": "paper"} for b in sizes}
-    ways |= {
-        "adaptiveB (paper)": {"batch": "adaptive", "mode": "paper"},
-        "log-PI": {"batch": "auto", "mode": "paper"},
-        "newest state, default": {},
-    }
-    rows, n = budget.few(16_000, 4000), budget.few(12, 4)
-    Problem(LARGE, min(rows, 20_000), 99).run(client, passes=1)  # loads compiled code
-    results: dict[tuple[str, str], list[tuple[MethodResult, Mapping[str, Any]]]] = {}
-    for seed in budget.each("real processes, limited links"):
-        problem = Problem(LARGE, rows, seed)
-        for link, rate in RATES.items():
-            for way, settings in ways.items():
-                options = {
-                    "passes": float(n),
-                    "share": LARGE.share,
-                    "report_every": 60.0,
-                    **settings,
-                }
-                result = problem.run(client, rate, **options)
-                report = (free(problem, result), result.history[-2])
-                results.setdefault((link, way), []).append(report)
-
-    def of(key: tuple[str, str], what: str) -> float:
-        """Return the median of a result's field, or of a count by member."""
-        values = [
-            float(getattr(a, what)) if hasattr(a, what) else float(row[what]) / members
-            for a, row in results[key]
-        ]
-        return median(values)
-
-    table = [
-        [
-            link,
-            way,
-            number(1e3 * of((link, way), "seconds")),
-            f"{of((link, way), 'error'):.3f}",
-            f"{of((link, way), 'excess'):.2f}",
-            f"{of((link, way), 'mean_excess'):.2f}",
-            *(number(of((link, way), what)) for what in ("sent", "merged", "refused")),
-            f"{100 * of((link, way), 'stalled_s') / of((link, way), 'seconds'):.0f} %",
-            number(members * of((link, way), "batch")),
-        ]
-        for link, way in results
-    ]
-    head = ["link", "b", "ms", "error", "excess %", "of the mean", "sent", "good", "refused"]
-    panels = [
-        Panel(
-            title=f"{LARGE.name}, {members} processes",
-            x="1/b",
-            y=y,
-            lines={link: [(1 / b, of((link, f"{b:,}"), what)) for b in sizes] for link in RATES},
-        )
-        for y, what in (
-            ("run time in seconds", "seconds"),
-            ("mean distance to the true centres", "error"),
-            ("good messages a member", "merged"),
-        )
-    ]
-    return Figure(
-        title=f"{members} real processes: {LARGE.name}, limited links, median of {budget.done}",
-        panels=tuple(panels),
-        tables=(
-            (
-                f"{rows // members * n:,} samples a member",
-                markdown([*head, "stalled", "b at the end"], table),
-            ),
-        ),
-    )

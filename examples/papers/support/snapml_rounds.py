@@ -25,11 +25,6 @@ BEGIN, GAP_MIN = 1e-1, 1e-15
 NOT_REACHED = "not reached"
 #: Passes a round to which the cost model is fitted.
 FITTED = (1, 4)
-#: Uplinks of each process: bytes a second, and latency in seconds.
-LINKS: dict[str, dict[str, float]] = {
-    "1 Gbit/s": {"bandwidth": 118e6, "latency_s": 100e-6},
-    "10 Gbit/s": {"bandwidth": 1.18e9, "latency_s": 20e-6},
-}
 #: Columns of ``rounds``: when it ended, the gap relative to the objective, seconds computed.
 Rounds = list[list[float]]
 
@@ -40,7 +35,6 @@ def train(
     *,
     l2: float,
     passes: int,
-    collective: em.Collective,
     stop: em.Stop,
     columns: int | None = None,
 ) -> dict[str, Any]:
@@ -63,7 +57,7 @@ def train(
         ),
         synthetic("criteo", rows, seed=1, columns=columns, dtype="float32"),
         stop=stop,
-        collective=collective,
+        collective=em.Collective(transport="stream"),
         policies=[] if passes else [em.policies.ChooseInnerIterations()],
         evaluate=False,
     )
@@ -119,35 +113,28 @@ def _finite(points: Iterable[tuple[float, float]]) -> Line:
 
 
 def figure(store: Store, members: int) -> Figure:
-    """Run all numbers of passes on both links, real processes of this machine."""
+    """Run all numbers of passes, real processes of this machine."""
     rows, columns = store.few((100_000, None), (4_000, 2_000))
     tried, gap = store.few((1, 2, 3, 4, 6), FITTED), store.few(1e-8, 1e-4)
-    panel: dict[str, Line] = {}
-    tables = []
+    results = {}
     with em.LocalCluster(members) as cluster, Client(cluster, set_as_default=False) as client:
-        for link, settings in LINKS.items():
-            common = {"rows": rows, "columns": columns, "l2": 1e-5, **settings}
-            results = {}
-            for passes in (*tried, 0):
-                name = f"{link}, {f't2 = {passes}' if passes else 'policy'}"
-                report = store.run(
-                    name,
-                    {**common, "passes": passes, "members": members, "gap": gap},
-                    lambda p=passes, link=settings: train(
-                        client,
-                        rows,
-                        l2=1e-5,
-                        passes=p,
-                        columns=columns,
-                        collective=em.Collective(transport="stream", **link),
-                        stop=em.Stop(rounds=400, seconds=60, gap=0.1 * gap),
-                    ),
-                )
-                if report is not None:
-                    results[passes] = report
-            lines, table = _link(link, results, gap)
-            panel |= lines
-            tables.append((f"{link}, {members} members, {rows:,} rows, to a gap of {gap:g}", table))
+        common = {"rows": rows, "columns": columns, "l2": 1e-5, "members": members, "gap": gap}
+        for passes in (*tried, 0):
+            report = store.run(
+                f"t2 = {passes}" if passes else "policy",
+                {**common, "passes": passes},
+                lambda p=passes: train(
+                    client,
+                    rows,
+                    l2=1e-5,
+                    passes=p,
+                    columns=columns,
+                    stop=em.Stop(rounds=400, seconds=60, gap=0.1 * gap),
+                ),
+            )
+            if report is not None:
+                results[passes] = report
+    lines, table = _measured_and_predicted(results, gap)
     return Figure(
         title="Hierarchical scheme: time to a gap against t2",
         panels=(
@@ -155,15 +142,15 @@ def figure(store: Store, members: int) -> Figure:
                 title=f"{members} processes",
                 x="t2, passes of a round",
                 y=f"seconds from {BEGIN:g} to {gap:g}",
-                lines=panel,
+                lines=lines,
             ),
         ),
-        tables=tuple(tables),
+        tables=((f"{members} members, {rows:,} rows, to a gap of {gap:g}", table),),
     )
 
 
-def _link(link: str, found: dict[int, Any], gap: float) -> tuple[dict[str, Line], str]:
-    """Make the lines and the table of one link."""
+def _measured_and_predicted(found: dict[int, Any], gap: float) -> tuple[dict[str, Line], str]:
+    """Make the lines and the table."""
     seen = {}
     for passes, entry in found.items():
         part = stretch(entry["rounds"], gap)
@@ -172,12 +159,9 @@ def _link(link: str, found: dict[int, Any], gap: float) -> tuple[dict[str, Line]
     fitted = [seen[passes] for passes in FITTED if passes in seen]
     model = fit(fitted) if len(fitted) == len(FITTED) else None
     tried = [t2 for t2 in sorted(seen) if t2]
-    lines: dict[str, Line] = {
-        f"{link}, measured": _finite((t2, to_gap_s(seen[t2], gap)) for t2 in tried)
-    }
+    lines = {"measured": _finite((t2, to_gap_s(seen[t2], gap)) for t2 in tried)}
     if model is not None:
-        predicted = _finite((t2, predicted_s(model, t2, gap)) for t2 in tried)
-        lines[f"{link}, predicted"] = predicted
+        lines["predicted"] = _finite((t2, predicted_s(model, t2, gap)) for t2 in tried)
     base = to_gap_s(seen[1], gap) if 1 in seen else math.nan
     rows = []
     for passes, o in sorted(seen.items(), key=lambda item: (item[0] == 0, item[0])):

@@ -29,7 +29,7 @@ def whole() -> dict[str, Any]:
         stop=em.Stop(rounds=7, seconds=60, gap=1e-3),
         seed=3,
         faults=[{"round": 1, "lose": [0, 2], "how": "notice", "grace": 2}],
-        collective=em.Collective(fan_out=4, bandwidth=1e8),
+        collective=em.Collective(fan_out=4),
         members=em.Members(start=4, min=2, max=9),
         evaluate=em.Evaluate(every=2),
         checkpoint="/somewhere",
@@ -52,7 +52,7 @@ def test_a_record_has_a_field_for_every_key() -> None:
     assert record.extra.keys() == {"evaluate"}  # which the journal reads
     assert record.stop == Stop(rounds=7, seconds=60.0, gap=1e-3)
     assert record.members == MemberLimits(start=4, min=2, max=9)
-    assert record.collective == Collective(fan_out=4, bandwidth=1e8)
+    assert record.collective == Collective(fan_out=4)
     assert record.faults == (
         PlannedFault(round=1, kind="lose", count=2, slots=(0, 2), how="notice", grace_s=2.0),
     )
