@@ -4,8 +4,8 @@ The machine code is kept in the user's cache folder, by version of the code, of 
 Python, and by the processor's name and features, and so is compiled once on a machine, whatever
 environments and processes need it. Of
 several processes that need a function at the same time one compiles it and the others wait.
-``$NUMBA_CACHE_DIR`` replaces the folder. With ``ELASTICML_CACHE=off``, or if the folder cannot be
-written, machine code is kept beside the source, or where numba can write.
+``$NUMBA_CACHE_DIR`` replaces the folder. If it cannot be written, machine code is kept beside the
+source, or where numba can write. ``ELASTICML_CACHE=off`` is about data: it changes nothing here.
 
 A function that compiled code calls is compiled as a part of it: it gets no machine code, no entry
 from Python and no file of its own, and is optimised once, in place. numba by itself would optimise
@@ -43,7 +43,7 @@ from numba.core.environment import Environment
 from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic, overload, overload_method
 
-from elasticml.user_cache import cache_directory, is_off
+from elasticml.user_cache import cache_directory
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -389,7 +389,7 @@ class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
         path = Path(py_file).resolve()
         if not path.is_relative_to(_PACKAGE) or not path.is_file():
             return None
-        for is_shared in (False,) if is_off() else (True, False):
+        for is_shared in (True, False):
             try:
                 locator = cls(py_func, path, is_shared=is_shared)
                 locator.ensure_cache_path()
@@ -411,9 +411,9 @@ class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
 def has_machine_code(file: str) -> bool:
     """Whether the cache has machine code of a file of this package, or of one that it imports.
 
-    True if the user's cache folder is not used.
+    True if another folder replaces the user's.
     """
-    if is_off() or numba.config.CACHE_DIR:
+    if numba.config.CACHE_DIR:
         return True
     path = Path(file).resolve()
     folders = [_shared_folder(each) for each in (path, *_imports(path))]

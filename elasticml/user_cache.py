@@ -27,7 +27,7 @@ def cache_directory(directory: str | Path | None = None) -> Path:
 
 
 def is_off(setting: CacheSetting = None) -> bool:
-    """Whether caching is off: by the setting, else by ``ELASTICML_CACHE=off``."""
+    """Whether caching of data is off: by the setting, else by ``ELASTICML_CACHE=off``."""
     if isinstance(setting, bool) or setting is None:
         return setting is False or os.environ.get("ELASTICML_CACHE") == _OFF
     return False

@@ -49,7 +49,8 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-# Data read by tests do not belong in the user's cache; tests of the cache name a folder.
+# Data read by tests do not belong in the user's cache; tests of the cache name a folder. Machine
+# code does: it is compiled once for all checkouts.
 os.environ["ELASTICML_CACHE"] = "off"
 
 

@@ -18,7 +18,7 @@ def warm() -> None:
     environments that are packed, with $ELASTICML_CACHE set to a folder inside, and on the processor
     type that will use them: machine code is specific to it.
     """
-    from elasticml.user_cache import cache_directory, is_off
+    from elasticml.user_cache import cache_directory
 
     started_s = time.perf_counter()
     for name, compile_kernels in _steps():
@@ -26,8 +26,8 @@ def warm() -> None:
         began_s = time.perf_counter()
         compile_kernels()
         click.echo(f"{time.perf_counter() - began_s:.1f} s")
-    place = "beside the source" if is_off() else f"in {cache_directory() / 'kernels'}"
-    click.echo(f"machine code is {place}; {time.perf_counter() - started_s:.0f} s")
+    place = cache_directory() / "kernels"
+    click.echo(f"machine code is in {place}; {time.perf_counter() - started_s:.0f} s")
 
 
 def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
