@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from tests.bench import goodput
@@ -29,24 +27,6 @@ def test_steps_after_the_snapshot_of_a_restart_are_repeated_and_not_in_the_model
     assert [lineage.examples(t) for t in (3.0, 5.0, 9.0)] == [6, 2, 10]
     counts = goodput.counts_of(lineage, 9.0, examples=4, parts=1)
     assert counts == {"epochs": 2, "lost": 1, "twice": 1, "repeated": 4}
-
-
-def test_records_of_a_killed_process_are_read_up_to_the_last_whole_one(tmp_path):
-    seen = goodput_run.Seen(tmp_path, start=3)
-    seen.add(3, 0, np.array([5, 6]))
-    seen.add(4, 0, np.array([7]))
-    (path,) = tmp_path.glob("seen-*.bin")
-    path.write_bytes(path.read_bytes()[:-2])
-    _, *steps = [(step, ids) for _, step, _, ids in goodput_run.read_seen(path)]
-    assert [(step, ids.tolist()) for step, ids in steps] == [(3, [5, 6])]
-
-
-def test_traces_keep_both_cores_busy():
-    for name, losses in (("steady", 3), ("spot", 6)):
-        trace = goodput.trace_of(name, 40.0)
-        sizes = [goodput.WORKERS, *(n for _, n in trace)]
-        assert min(sizes) >= 2
-        assert sum(max(0, a - b) for a, b in itertools.pairwise(sizes)) == losses
 
 
 def test_elasticmls_examples_are_counted_as_those_of_the_others(tmp_path, monkeypatch):

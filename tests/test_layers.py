@@ -12,50 +12,29 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "elasticml"
 
-#: Lowest first. A file imports from strictly lower layers, and from its own part.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("ids", "errors", "arrays", "fast_dataclass"),
-    ("user_cache",),
-    ("compiled",),
-    ("objectives",),
-    ("specification", "story"),
-    ("data", "protocol"),
-    ("algorithms", "control"),
-    ("policies", "evaluation", "models"),
-    ("training",),
-    ("collective", "report"),
-    ("runtime",),
-    ("sim",),
-    ("jobs",),
-    ("job", "clusters", "callbacks"),
-    ("estimators", "preload", "testing"),
-    ("cli",),
-)
-RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 
+def shown(block: str) -> str:
+    """The text of one fenced block of the architecture document."""
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    return re.search(rf"```{block}\n(.*?)```", text, re.DOTALL)[1]
+
+
+def banned(block: str) -> tuple[set[str], set[str]]:
+    """Parts of the package, and the libraries that they may not import."""
+    left, _, right = shown(block).partition(":")
+    return set(left.split()), set(right.split())
+
+
+#: Lowest first. A file imports from strictly lower layers, and from its own part.
+LAYERS = [layer.split() for layer in shown("layers").split("<")]
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 #: Parts whose functions depend on their arguments alone.
-PURE = ("ids", "protocol", "control", "policies", "objectives", "algorithms")
-IMPURE_LIBRARIES = {
-    "asyncio",
-    "dask",
-    "datetime",
-    "distributed",
-    "os",
-    "random",
-    "skein",
-    "socket",
-    "subprocess",
-    "threading",
-    "time",
-}
+PURE, IMPURE_LIBRARIES = banned("pure")
 #: Parts in which no array occurs, not even through what they import.
-PLAIN = ("protocol", "control", "policies")
-ARRAY_LIBRARIES = {"numba", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
+PLAIN, ARRAY_LIBRARIES = banned("plain")
 #: Parts that may write to the log; the others return messages. The command line only selects what
 #: is shown.
 LOGGING = ("runtime", "collective", "clusters", "cli")
@@ -130,10 +109,6 @@ def reached_from(module: str) -> frozenset[str]:
             reached.add(name)
             waiting += [other for _, other in own_imports(name)]
     return frozenset(reached)
-
-
-def test_the_walk_finds_the_package():
-    assert {"elasticml", "elasticml.ids", "elasticml.algorithms.base"} <= MODULES.keys()
 
 
 def test_every_part_of_the_package_has_a_layer():
@@ -251,7 +226,8 @@ def test_skein_is_called_by_its_adapter_alone():
     for module in INSIDE:
         if part_of(module) == "cli" or module.rpartition(".")[2] in allowed:
             continue  # `elasticml doctor` looks whether skein is installed
-        tree = ast.parse(MODULES[module].read_text())  # not the shared one, which is kept whole
+        text = MODULES[module].read_text()
+        tree = ast.parse(text if "skein" in text else "")  # the shared one is kept whole
         for node in ast.walk(tree):
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
                 node.body = []
@@ -274,28 +250,10 @@ def test_no_comment_has_a_todo():
     wrong = []
     for folder in ("elasticml", "tests", "examples"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            text = path.read_text()
+            for token in tokenize.generate_tokens(
+                io.StringIO(text * bool(marks.search(text))).readline
+            ):
                 if token.type in (tokenize.COMMENT, tokenize.STRING) and marks.search(token.string):
                     wrong.append(f"{path.relative_to(ROOT)}:{token.start[0]}")
     assert wrong == []
-
-
-def shown(block: str) -> str:
-    """The text of one fenced block of the architecture document."""
-    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
-    result = re.search(rf"```{block}\n(.*?)```", text, re.DOTALL)
-    assert result is not None, f"docs/explanation/architecture.md has no block ```{block}"
-    return result[1]
-
-
-def test_the_architecture_document_shows_the_same_layers():
-    assert tuple(tuple(layer.split()) for layer in shown("layers").split("<")) == LAYERS
-
-
-@pytest.mark.parametrize(
-    ("block", "parts", "libraries"),
-    [("pure", PURE, IMPURE_LIBRARIES), ("plain", PLAIN, ARRAY_LIBRARIES)],
-)
-def test_the_architecture_document_shows_the_same_bans(block, parts, libraries):
-    left, _, right = shown(block).partition(":")
-    assert (set(left.split()), set(right.split())) == (set(parts), libraries)

@@ -23,15 +23,15 @@ EXCESS_MAX = 3 * 4 / len(X)
 def test_kills_and_returns_neither_hang_nor_tear_states_nor_change_the_answer() -> None:
     # The toy fails a job whose members merge half of a state.
     job = em.Job(
-        em.ImportedAlgorithm(name="tests.async_toy:ALGORITHM", report_every=0.2, batch=50),
+        em.ImportedAlgorithm(name="tests.async_toy:ALGORITHM", report_every=0.1, batch=50),
         em.from_arrays(X, np.arange(len(X)) % 2.0),
         name="kills",
         absent="reload",
-        stop=em.Stop(rounds=40),
+        stop=em.Stop(rounds=24),
         faults=[
             fault
-            for at, n in ((4, 1), (12, 2), (20, 1))
-            for fault in ({"round": at, "lose": n, "how": "kill"}, {"round": at + 4, "return": n})
+            for at, n in ((3, 1), (10, 2))
+            for fault in ({"round": at, "lose": n, "how": "kill"}, {"round": at + 3, "return": n})
         ],
         collective=em.Collective(deadline=5.0),
         chunk_size=8192,

@@ -99,7 +99,9 @@ def test_an_algorithm_of_a_script_trains_and_is_given_again(tmp_path: Path) -> N
             cwd=tmp_path,
         ).stdout
 
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+    ) as cluster:
         assert script("run") == "3\n"
         files = [file for file in folder.rglob("*") if file.is_file()]
         assert {file.parent.name for file in files} >= {"run", "checkpoints"}

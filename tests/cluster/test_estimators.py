@@ -113,7 +113,13 @@ def collections(rows: Any, y: Any, weights: Any) -> tuple[Any, ...]:
     return rows, da.from_array(y, chunks=size), lazy
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Their losses, penalties and weights are in other cases, one at a time.
+SLOW = ("nonnegative ridge", "elastic net", "sparse svm", "a class without weight")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def test_an_estimator_as_a_job_is_the_one_of_this_process(client: Client, name: str) -> None:
     model, rows, y, weights, near = CASES[name]
     weights = None if weights is None else weights.astype(float)

@@ -25,17 +25,17 @@ WAIT_S = 30
 
 
 @pytest.fixture(scope="module")
-def shared() -> Generator[LocalCluster]:
-    """A cluster that tests only read."""
+def started() -> Generator[LocalCluster]:
     with LocalCluster(2, threads=1) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def cluster() -> Generator[LocalCluster]:
-    """A cluster of two workers that the test may break."""
-    with LocalCluster(2) as cluster:
-        yield cluster
+def cluster(started: LocalCluster) -> LocalCluster:
+    """The cluster with two new workers, which the test may break."""
+    started.lose([worker.name for worker in started.workers()])
+    started.bring_back(2)
+    return started
 
 
 @contextlib.contextmanager
@@ -73,56 +73,37 @@ def pids(workers: list[LocalWorker]) -> dict[str, int | None]:
 # The start.
 
 
-def test_all_workers_are_registered_when_the_start_returns(shared: LocalCluster) -> None:
-    with connected(shared) as client:
+def test_a_start_registers_all_workers_each_with_a_session_of_its_own(
+    cluster: LocalCluster,
+) -> None:
+    with connected(cluster) as client:
         seen = client.run(os.getpid)
-    assert seen == {worker.address: worker.pid for worker in shared.workers()}
-    assert [worker.state for worker in shared.workers()] == ["running", "running"]
+        assert client.gather(client.map(abs, [-1, 2, -3])) == [1, 2, 3]
+    assert seen == {worker.address: worker.pid for worker in cluster.workers()}
+    assert [worker.state for worker in cluster.workers()] == ["running", "running"]
+    leaders = [cluster.scheduler_pid, *seen.values()]
+    assert [os.getsid(pid) for pid in leaders] == leaders
 
 
-def test_every_process_leads_a_session_of_its_own(shared: LocalCluster) -> None:
-    leaders = [shared.scheduler_pid, *(worker.pid for worker in shared.workers())]
-    assert [os.getsid(pid or 0) for pid in leaders] == leaders
-
-
-def test_workers_load_neither_plots_nor_frames(shared: LocalCluster) -> None:
-    def loaded() -> list[str]:
-        import sys
-
-        heavy = ("bokeh", "pandas", "sklearn", "matplotlib", "pyarrow")
-        return [name for name in heavy if name in sys.modules]
-
-    with connected(shared) as client:
-        assert set(map(tuple, client.run(loaded).values())) == {()}
-
-
-def test_numeric_libraries_use_the_threads_of_the_worker(shared: LocalCluster) -> None:
-    def limits() -> tuple[str | None, ...]:
+def test_a_worker_has_few_libraries_its_own_threads_and_random_numbers(
+    cluster: LocalCluster,
+) -> None:
+    def look() -> tuple[set[str], set[str | None], tuple[float, float]]:
         import os
-
-        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-        return tuple(os.environ.get(name) for name in names)
-
-    with connected(shared) as client:
-        assert set(map(tuple, client.run(limits).values())) == {("1", "1", "1")}
-
-
-def test_workers_do_not_share_a_random_stream(shared: LocalCluster) -> None:
-    def draw() -> tuple[float, float]:
         import random
+        import sys
 
         import numpy as np
 
-        return random.random(), float(np.random.random())  # noqa: NPY002
+        heavy = {"bokeh", "pandas", "sklearn", "matplotlib", "pyarrow"}
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+        drawn = random.random(), float(np.random.random())  # noqa: NPY002
+        return heavy & sys.modules.keys(), {os.environ.get(name) for name in threads}, drawn
 
-    with connected(shared) as client:
-        one, other = client.run(draw).values()
-    assert (one[0] != other[0], one[1] != other[1]) == (True, True)
-
-
-def test_dask_computes_on_the_cluster(shared: LocalCluster) -> None:
-    with connected(shared) as client:
-        assert client.gather(client.map(abs, [-1, 2, -3])) == [1, 2, 3]
+    with connected(cluster) as client:
+        (*one, (a, b)), (*other, (c, d)) = client.run(look).values()
+    assert one == other == [set(), {"1"}]
+    assert (a != c, b != d) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -175,54 +156,40 @@ def test_a_scheduler_that_does_not_start_shows_its_last_log_line(tmp_path: Path)
 # Faults.
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "kill",
-        pytest.param("terminate", marks=pytest.mark.slow),
-        pytest.param("notice", marks=pytest.mark.slow),
-    ],
-)
-def test_a_lost_worker_is_gone_and_stays_gone(cluster: LocalCluster, how: str) -> None:
-    before = pids(cluster.workers())
-    cluster.lose(["worker-0"], how=how, grace_s=WAIT_S)  # type: ignore[arg-type]
-    wait_until_ended(before["worker-0"] or 0)
-    with connected(cluster) as client:
-        assert list(client.run(os.getpid).values()) == [before["worker-1"]]
-    assert pids(cluster.workers()) == {"worker-1": before["worker-1"]}
-
-
-@pytest.mark.parametrize("how", ["terminate", pytest.param("notice", marks=pytest.mark.slow)])
-def test_a_worker_that_ignores_sigterm_is_killed(cluster: LocalCluster, how: str) -> None:
-    stopped = pids(cluster.workers())["worker-0"] or 0
-    os.kill(stopped, signal.SIGSTOP)
-    cluster.lose(["worker-0"], how=how, grace_s=0.1)  # type: ignore[arg-type]
-    wait_until_ended(stopped)
-    assert list(pids(cluster.workers())) == ["worker-1"]
-
-
-def test_a_notice_reaches_the_worker_with_its_grace(cluster: LocalCluster, tmp_path: Path) -> None:
-    file = tmp_path / "notice"
-    record_notices(cluster, file, forever=False)
-    cluster.lose([cluster.workers()[0].address or ""], how="notice", grace_s=WAIT_S)
-    assert file.read_text() == f"{WAIT_S} noticed"
-
-
-def test_a_noticed_worker_ends_at_its_deadline_at_the_latest(
-    cluster: LocalCluster, tmp_path: Path
+@pytest.mark.parametrize("how", ["kill", "terminate", "notice"])
+def test_a_lost_worker_is_gone_and_a_newcomer_has_another_name(
+    cluster: LocalCluster, how: str
 ) -> None:
-    record_notices(cluster, tmp_path / "notice", forever=True)
-    cluster.lose(["worker-0"], how="notice", grace_s=0.2)
-    assert list(pids(cluster.workers())) == ["worker-1"]
+    (lost, pid), (stays, other) = pids(cluster.workers()).items()
+    cluster.lose([lost], how=how, grace_s=WAIT_S)  # type: ignore[arg-type]
+    wait_until_ended(pid or 0)
+    with connected(cluster) as client:
+        assert list(client.run(os.getpid).values()) == [other]
+    assert pids(cluster.workers()) == {stays: other}
+    cluster.bring_back(2)
+    after = pids(cluster.workers())
+    assert (after.pop(stays), len(after), lost in after) == (other, 2, False)
 
 
-def record_notices(cluster: LocalCluster, file: Path, *, forever: bool) -> None:
-    """Let the workers write received notices to a file, and answer or never answer."""
+@pytest.mark.parametrize("how", ["terminate", "notice"])
+def test_a_worker_that_ignores_sigterm_is_killed(cluster: LocalCluster, how: str) -> None:
+    (lost, stopped), (stays, _) = pids(cluster.workers()).items()
+    os.kill(stopped or 0, signal.SIGSTOP)
+    cluster.lose([lost], how=how, grace_s=0.1)  # type: ignore[arg-type]
+    wait_until_ended(stopped or 0)
+    assert list(pids(cluster.workers())) == [stays]
+
+
+@pytest.mark.parametrize(("answers", "grace_s"), [(True, float(WAIT_S)), (False, 0.2)])
+def test_a_notice_reaches_the_worker_which_ends_at_its_deadline_at_the_latest(
+    cluster: LocalCluster, tmp_path: Path, answers: bool, grace_s: float
+) -> None:
+    file = tmp_path / "notice"
 
     def listen(dask_worker: object) -> None:
         async def em_notice(grace_s: float, reason: str) -> str:
             file.write_text(f"{grace_s:g} {reason}")
-            if forever:
+            if not answers:
                 await asyncio.Event().wait()
             return "OK"
 
@@ -230,6 +197,10 @@ def record_notices(cluster: LocalCluster, file: Path, *, forever: bool) -> None:
 
     with connected(cluster) as client:
         client.run(listen)
+    lost, stays = cluster.workers()
+    cluster.lose([lost.address or ""], how="notice", grace_s=grace_s)
+    assert file.read_text() == f"{grace_s:g} noticed"
+    assert list(pids(cluster.workers())) == [stays.name]
 
 
 def test_sigterm_ends_a_worker_in_good_order(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -237,40 +208,32 @@ def test_sigterm_ends_a_worker_in_good_order(cluster: LocalCluster, tmp_path: Pa
         def teardown(self, worker: Worker) -> None:
             (tmp_path / worker.name).touch()
 
-    pid = pids(cluster.workers())["worker-0"] or 0
+    ends = cluster.workers()[0]
     with connected(cluster) as client:
         client.register_plugin(Closed(), name="closed")
-        os.kill(pid, signal.SIGTERM)
-        wait_until_ended(pid)
-    assert [file.name for file in tmp_path.iterdir()] == ["worker-0"]
+        os.kill(ends.pid or 0, signal.SIGTERM)
+        wait_until_ended(ends.pid or 0)
+        client.unregister_worker_plugin("closed")
+    assert (tmp_path / ends.name).exists()
 
 
-@pytest.mark.slow
-def test_losing_a_worker_that_has_ended_is_no_error(cluster: LocalCluster) -> None:
-    os.kill(pids(cluster.workers())["worker-0"] or 0, signal.SIGKILL)
-    cluster.lose(["worker-0"], how="notice")
-    cluster.lose(["worker-0"], how="kill")
-    assert list(pids(cluster.workers())) == ["worker-1"]
-
-
-@pytest.mark.slow
-def test_losing_an_unknown_worker_names_the_known_ones(cluster: LocalCluster) -> None:
-    with pytest.raises(ConfigError) as caught:
-        cluster.lose(["worker-7"])
-    known = ", ".join(sorted(worker.address or "" for worker in cluster.workers()))
-    assert known in caught.value.message
-
-
-def test_newcomers_have_new_names_and_survivors_keep_their_process(cluster: LocalCluster) -> None:
-    before = pids(cluster.workers())
-    cluster.lose(["worker-0"])
-    cluster.bring_back(2)
-    after = pids(cluster.workers())
-    assert list(after) == ["worker-1", "worker-2", "worker-3"]
-    assert after["worker-1"] == before["worker-1"]
+def test_losing_a_worker_that_has_ended_is_no_error_and_an_unknown_one_is(
+    cluster: LocalCluster,
+) -> None:
+    ends, stays = cluster.workers()
+    os.kill(ends.pid or 0, signal.SIGKILL)
+    cluster.lose([ends.name], how="notice")
+    cluster.lose([ends.name], how="kill")
+    assert list(pids(cluster.workers())) == [stays.name]
+    with pytest.raises(ConfigError, match=stays.address):
+        cluster.lose(["worker-1000"])
 
 
 def test_a_standby_is_unknown_to_dask_until_it_is_brought_back(cluster: LocalCluster) -> None:
+    cluster.prepare(1)
+    died = cluster.workers()[-1]
+    os.kill(died.pid or 0, signal.SIGKILL)  # another replaces it
+    cluster.lose([died.name])
     cluster.prepare(1)
     cluster.prepare(1)
     standby = cluster.workers()[-1]
@@ -281,24 +244,14 @@ def test_a_standby_is_unknown_to_dask_until_it_is_brought_back(cluster: LocalClu
     assert [worker.state for worker in cluster.workers()] == ["running"] * 3
 
 
-@pytest.mark.slow
-def test_a_standby_that_died_is_replaced(cluster: LocalCluster) -> None:
-    cluster.prepare(1)
-    pid = cluster.workers()[-1].pid or 0
-    os.kill(pid, signal.SIGKILL)
-    cluster.lose(["worker-2"])
-    cluster.bring_back(1)
-    assert list(pids(cluster.workers())) == ["worker-0", "worker-1", "worker-3"]
-
-
 def test_scaling_adds_workers_and_removes_the_youngest(cluster: LocalCluster) -> None:
     first = list(pids(cluster.workers()))
     cluster.scale(4)
     grown = list(pids(cluster.workers()))
     cluster.scale(4)
     cluster.scale(1)
-    assert (len(first), grown[:2], len(grown)) == (2, first, 4)
-    assert list(pids(cluster.workers())) == ["worker-0"]
+    assert (grown[:2], len(grown)) == (first, 4)
+    assert list(pids(cluster.workers())) == first[:1]
 
 
 @pytest.mark.slow
@@ -309,14 +262,11 @@ def test_workers_are_slowed_from_the_start_or_later_and_restored() -> None:
         return float(dask_worker.extensions[SLOWNESS_EXTENSION].factor)
 
     with LocalCluster(2, slowdown={1: 1.5}) as cluster, connected(cluster) as client:
-        addresses = [worker.address for worker in cluster.workers()]
-        seen = []
-        for slowed in ([], [("worker-0", 3.0), ("worker-1", 1.0)]):
-            for name, times in slowed:
-                cluster.slow([name], times)
-            factors = client.run(factor)
-            seen.append([factors[address] for address in addresses])
-    assert seen == [[1.0, 1.5], [3.0, 1.0]]
+        one, other = cluster.workers()
+        assert client.run(factor) == {one.address: 1.0, other.address: 1.5}
+        cluster.slow([one.name], 3.0)
+        cluster.slow([other.name], 1.0)
+        assert client.run(factor) == {one.address: 3.0, other.address: 1.0}
 
 
 # The end. Nothing may remain, whichever process dies.
@@ -345,7 +295,8 @@ def test_nothing_is_left_when_the_scheduler_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_outlive_the_process_that_forked_them(cluster: LocalCluster) -> None:
+def test_workers_outlive_the_process_that_forked_them_and_a_client_shuts_the_cluster_down() -> None:
+    cluster = LocalCluster(2).start()
     before = pids(cluster.workers())
     forkserver = forkserver_of(cluster)
     workers = forkserver.children()
@@ -355,9 +306,10 @@ def test_workers_outlive_the_process_that_forked_them(cluster: LocalCluster) -> 
     processes = [*workers, *family(cluster.scheduler_pid)]
     with connected(cluster) as client:
         assert sorted(client.run(os.getpid).values()) == sorted(pids(cluster.workers()).values())
-    assert before.items() <= pids(cluster.workers()).items()
-    cluster.close()
+        assert before.items() <= pids(cluster.workers()).items()
+        client.shutdown()
     assert survivors(processes) == []
+    cluster.close()
 
 
 CLIENT = """
@@ -413,11 +365,3 @@ def test_a_kept_cluster_outlives_its_client_until_another_ends_it() -> None:
             client.shutdown()
         assert survivors(processes) == []
         assert not log_dir.exists()
-
-
-@pytest.mark.slow
-def test_a_client_may_shut_the_cluster_down(cluster: LocalCluster) -> None:
-    processes = family(cluster.scheduler_pid)
-    with connected(cluster) as client:
-        client.shutdown()
-    assert survivors(processes) == []

@@ -7,11 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from distributed import Client
-
-import elasticml as em
 
 pytestmark = pytest.mark.cluster
 
@@ -42,21 +38,3 @@ def test_a_users_sgd_gets_near_the_optimum_of_a9a(data_dir: Path) -> None:
 
 def test_the_example_is_shorter_than_sixty_lines() -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 60
-
-
-def test_a_bug_on_a_member_is_told_with_file_and_line() -> None:
-    X, y = np.ones((40, 2)), np.arange(40.0)
-    broken = em.ImportedAlgorithm(name="tests.broken_algorithms:DIVIDES", delta=1.0, step=0.1)
-    job = em.Job(broken, em.from_arrays(X, y), stop=em.Stop(rounds=3))
-    with (
-        em.LocalCluster(2) as cluster,
-        Client(cluster.scheduler_address) as client,
-        pytest.raises(em.JobFailedError) as raised,
-    ):
-        job.run(client)
-
-    error = raised.value
-    assert "failed: ZeroDivisionError: division by zero (broken_algorithms.py:" in error.message
-    assert error.message.endswith(" in compute)")
-    assert "Traceback (most recent call last)" in error.traceback
-    assert "1 / int(work" in error.__notes__[0]

@@ -78,8 +78,13 @@ def client() -> Generator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("loss", ["tests.log_cosh:LogCosh", LogCosh])
-@pytest.mark.parametrize("by", ["rows", "columns"])
+@pytest.mark.parametrize(
+    ("loss", "by"),
+    [
+        (LogCosh, "rows"),
+        pytest.param("tests.log_cosh:LogCosh", "columns", marks=pytest.mark.slow),
+    ],
+)
 def test_a_loss_by_its_path_or_class_is_certified(client: Client, loss, by: str) -> None:
     X, y = drawn()
     settings: dict = {"l2": L2, "intercept": False, "tolerance": 1e-10}
@@ -97,6 +102,7 @@ def test_a_loss_by_its_path_or_class_is_certified(client: Client, loss, by: str)
     )
 
 
+@pytest.mark.slow
 def test_asynchronous_members_take_a_loss_with_its_parameters(client: Client) -> None:
     X, y = drawn()
     algorithm = em.AsyncSGD(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ def start(client: Client, name: str) -> em.Handle:
         l2=1e-3, optimizer="gd", step="constant", intercept=False, tolerance=0.0, scale="none"
     )
     return em.Job(algorithm, data, name=name, stop=em.Stop(rounds=1_000_000)).start(client)
+
+
+@contextmanager
+def window(driver: Any, width: int, height: int) -> Generator[None]:
+    """Let pages have a size for a while."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def select(driver: Any, selector: str) -> list[Any]:
@@ -113,13 +125,11 @@ def test_the_page_fits_its_window_and_its_ticks_differ(driver: Any, client: Clie
     handle = start(client, "narrow")
     driver.get(str(page_url(client, handle.job_id)))
     until(lambda: handle.status().round > 300, "an objective that hardly changes")
-    try:
-        for width in (390, 1300):
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    element = "document.documentElement"
+    for width in (390, 1300):
+        with window(driver, width, 900):
             driver.refresh()
             until(lambda: curve(driver), "a curve")
-            element = "document.documentElement"
             script = f"return {element}.scrollWidth - {element}.clientWidth"
             assert driver.execute_script(script) == 0
             script = (
@@ -128,13 +138,11 @@ def test_the_page_fits_its_window_and_its_ticks_differ(driver: Any, client: Clie
             )
             ticks = driver.execute_script(script)
             assert len(ticks) == len(set(ticks)) > 1
-        script = "return ticks(...range([2.5, 2.5 + arguments[0]], [0, 1], false, false, null), 5)"
-        for rise in (0.0, 4e-16, 1e-9, 1e-6, 0.003, 1.0):
-            marks = driver.execute_script(script, rise)
-            assert len(marks) == len(set(marks)) > 1
-    finally:
-        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        handle.cancel()
+    handle.cancel()
+    script = "return ticks(...range([2.5, 2.5 + arguments[0]], [0, 1], false, false, null), 5)"
+    for rise in (0.0, 4e-16, 1e-9, 1e-6, 0.003, 1.0):
+        marks = driver.execute_script(script, rise)
+        assert len(marks) == len(set(marks)) > 1
 
 
 def test_a_notebook_shows_the_same_job(client: Client) -> None:
@@ -150,7 +158,7 @@ def test_a_notebook_shows_the_same_job(client: Client) -> None:
     assert "<img" not in html
 
 
-def test_the_lanes_of_a_report_zoom_and_it_fits_a_phone(tmp_path: Path) -> None:
+def test_the_lanes_of_a_report_zoom_and_it_fits_a_phone(driver: Any, tmp_path: Path) -> None:
     page = write_report(write_elastic_run(tmp_path / "r"))
     picture = (
         "const c = document.querySelector('#lanes-zoom canvas');"
@@ -158,22 +166,21 @@ def test_the_lanes_of_a_report_zoom_and_it_fits_a_phone(tmp_path: Path) -> None:
     )
     drawn = [""]
 
-    with browser(390, 800) as phone:
+    def is_drawn_differently() -> bool:
+        now = driver.execute_script(picture)
+        is_new = now not in ("", drawn[-1])
+        drawn.extend([now] if is_new else [])
+        return is_new
 
-        def is_drawn_differently() -> bool:
-            now = phone.execute_script(picture)
-            is_new = now not in ("", drawn[-1])
-            drawn.extend([now] if is_new else [])
-            return is_new
-
-        phone.get(page.as_uri())
+    with window(driver, 390, 800):
+        driver.get(page.as_uri())
         until(is_drawn_differently, "the lanes")
-        assert phone.execute_script("return document.getElementById('lanes-plot').open") is False
-        assert phone.execute_script("return document.documentElement.scrollWidth") <= 390
+        assert driver.execute_script("return document.getElementById('lanes-plot').open") is False
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
         for selector in ('[data-key="+"]', "[data-from]"):
-            phone.execute_script(f"document.querySelector('{selector}').click()")
+            driver.execute_script(f"document.querySelector('{selector}').click()")
             until(is_drawn_differently, "the lanes after a click")
-        phone.execute_script("document.querySelector('[data-key=\"0\"]').click()")
-        until(lambda: phone.execute_script(picture) == drawn[1], "the whole run")
-        errors = [entry for entry in phone.get_log("browser") if entry["level"] == "SEVERE"]
-        assert errors == []
+        driver.execute_script("document.querySelector('[data-key=\"0\"]').click()")
+        until(lambda: driver.execute_script(picture) == drawn[1], "the whole run")
+    errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    assert errors == []

@@ -1,22 +1,16 @@
-"""A stock scheduler is killed: its job resumes on another one, with data from the hosts' cache.
-
-Run with ``-s`` to see the figures.
-"""
+"""A stock scheduler is killed: its job resumes on another one, with data from the hosts' cache."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from distributed import Client
 
 import elasticml as em
-from elasticml.jobs.handle import workers_of
 from elasticml.runtime.checkpoints.checkpoint_store import read_checkpoint
 from tests.run_command import end_run, start_run
 from tests.stock_cluster import StockCluster, stock_cluster
@@ -53,44 +47,30 @@ def start_workers(cluster: StockCluster, *options: str) -> None:
         cluster.worker(name, *options)
 
 
-def first_worker_s(client: Client) -> float:
-    """Wait for the scheduler's first worker; return the time."""
-    until(lambda: workers_of(client), "a worker of the new scheduler", look_s=0.02)
-    return time.monotonic()
-
-
-def check_resumed(
-    story: list[dict[str, Any]], what: str, seconds: float, reached: int | None = None
-) -> None:
-    """Check that the data were parsed once, and print the figures."""
-    (resumed,) = of(story, "JobResumed")
-    repeated = resumed["repeated_rounds"] if reached is None else reached - resumed["round"]
+def check_resumed(story: list[dict[str, Any]]) -> None:
+    """Check that the data were parsed once, and that no round is missing."""
+    assert len(of(story, "JobResumed")) == 1
     first, second = (record["parsed_bytes"] for record in of(story, "DataLoaded"))
-    print(
-        f"\n{what}: {seconds:.1f} s from the first worker to the first new round, "
-        f"{repeated} rounds repeated, {second} of {first} bytes parsed again"
-    )
     assert (first > 0, second) == (True, 0)
     ended = [record["round"] for record in of(story, "RoundEnded")]
     assert ended == list(range(len(ended)))
 
 
-@pytest.mark.parametrize("nanny", [True, False])
+@pytest.mark.parametrize("options", [(), ("--no-nanny",)])
 def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
-    tmp_path: Path, rows: Path, nanny: bool
+    tmp_path: Path, rows: Path, options: tuple[str, ...]
 ) -> None:
-    place, options = tmp_path / "checkpoint", () if nanny else ("--no-nanny",)
+    place = tmp_path / "checkpoint"
     with stock_cluster(tmp_path) as cluster:
         start_workers(cluster, *options)
         with cluster.client() as client:
             cluster.await_workers(client, len(WORKERS))
-            data = em.read_svmlight(str(rows))
             algorithm = em.CoCoA(
                 loss="hinge", l2=1e-4, intercept=False, tolerance=0.0, scale="none"
             )
             job = em.Job(
                 algorithm,
-                data,
+                em.read_svmlight(str(rows)),
                 stop=em.Stop(**NEVER),
                 checkpoint={"path": str(place), "every": 0},
                 cache=tmp_path / "cache",
@@ -100,27 +80,22 @@ def test_a_job_resumes_on_a_new_scheduler_at_the_old_address(
             for record in handle:
                 if record["event"] == "CheckpointWritten" and record["checkpoint"] > 2:
                     break
-            reached = handle.status().round
             port = cluster.kill_scheduler()
-            began_s = time.monotonic()
             with pytest.raises(em.JobFailedError) as caught:
                 handle.result()
             assert f'resume it: em.Job.resume(client, "{place}")' in caught.value.message
-            print(f"\nthe client noticed after {time.monotonic() - began_s:.1f} s")
         cluster.start_scheduler(port)
         with cluster.client() as client:
             handle = em.Job.resume(client, place)
             start_workers(cluster, *options)  # Dask's own end with their scheduler, nannies too
-            at_s = first_worker_s(client)
-            story, seconds = [], 0.0
+            story = []
             for record in handle:
                 story.append(record)
-                is_new = record["event"] == "RoundEnded" and of(story, "JobResumed")
-                if is_new and not seconds:
-                    seconds = time.monotonic() - at_s
-                if is_new and record["round"] > of(story, "JobResumed")[0]["round"] + 3:
+                resumed = of(story, "JobResumed")
+                is_new = record["event"] == "RoundEnded" and resumed
+                if is_new and record["round"] > resumed[0]["round"] + 3:
                     break
-            check_resumed(story, f"nanny {nanny}", seconds, reached)
+            check_resumed(story)
             handle.cancel()
 
 
@@ -152,9 +127,7 @@ def test_a_run_resumes_on_another_cluster_after_its_scheduler_was_killed(
             "three checkpoints",
         )
         cluster.kill_scheduler()
-        began_s = time.monotonic()
         code, _, err = end_run(process)
-        print(f"\nthe command ended after {time.monotonic() - began_s:.1f} s")
     assert code == 3, err
     (said,) = [line for line in err.splitlines() if line.startswith("elasticml:")]
     assert "partial results of the run are in run; resume it: elasticml run --resume run" in said
@@ -164,23 +137,13 @@ def test_a_run_resumes_on_another_cluster_after_its_scheduler_was_killed(
     last = read_checkpoint(str(tmp_path / "checkpoint"))  # ahead of the story that the client got
     assert summary["model_round"] == last.round > 0
     np.testing.assert_array_equal(coef.ravel(), last.resume_point.model["coef"].ravel())
-    with stock_cluster(tmp_path / "new") as cluster, cluster.client() as client:
+    with stock_cluster(tmp_path / "new") as cluster:
         settings = [f"cluster.address={cluster.address}", f"stop.gap={SOON['gap']}"]
         options = [word for setting in settings for word in ("--set", setting)]
         process = start_run(tmp_path, "--resume", "run", "--json", *options)
         start_workers(cluster)
-        at_s = first_worker_s(client)
-        until(
-            lambda: (
-                process.poll() is not None
-                or '"RoundEnded"' in story.read_text().partition('"JobResumed"')[2]
-            ),
-            "a new round",
-            look_s=0.02,
-        )
-        seconds = time.monotonic() - at_s
         code, out, err = end_run(process)
     assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
     assert (summary["gap"] <= SOON["gap"], summary["attempts"]) == (True, 2)
-    check_resumed([json.loads(line) for line in story.read_text().splitlines()], "command", seconds)
+    check_resumed([json.loads(line) for line in story.read_text().splitlines()])

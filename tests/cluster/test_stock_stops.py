@@ -190,38 +190,51 @@ def close_soon(dask_worker: Any) -> None:
     dask_worker.loop.add_callback(dask_worker.close, reason="test")
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("below", "alone"),
+        # Two nannies in one process are a pair.
+        pytest.param(("nanny", "group", "pod", "closed", "pair"), marks=pytest.mark.slow),
+    ],
+)
 def test_sigterm_drains_a_stock_worker_whoever_gets_it(
-    cluster: StockCluster, client: Client
+    cluster: StockCluster, client: Client, names: tuple[str, ...]
 ) -> None:
-    names = ("nanny", "below", "alone", "group", "pod", "closed")
+    known = len(workers_of(client))
+    options = {"alone": ["--no-nanny"], "pair": ["--nworkers", "2"]}
     for name in names:
-        cluster.worker(name, *(["--no-nanny"] if name == "alone" else []))
-    # Two nannies in one process.
-    cluster.worker("pair", "--nworkers", "2")
-    cluster.await_workers(client, 2 + len(names) + 2)
-    outer = {name: cluster.processes[name].pid for name in (*names, "pair")}
-    below = cluster.pid(client, "below")
-    former = next(a for a, w in workers_of(client).items() if w["name"] == "below")
-    closed = next(a for a, w in workers_of(client).items() if w["name"] == "closed")
-    ways = {
-        "nanny": lambda: os.kill(outer["nanny"], signal.SIGTERM),
-        "below": lambda: os.kill(below, signal.SIGTERM),
-        "alone": lambda: os.kill(outer["alone"], signal.SIGTERM),
-        "group": lambda: os.killpg(outer["group"], signal.SIGTERM),
-        "pod": lambda: stop_like_kubernetes(cluster, "pod", 30.0),
-        "closed": lambda: client.run(close_soon, workers=[closed]),
-        "pair": lambda: os.kill(outer["pair"], signal.SIGTERM),
-    }
+        cluster.worker(name, *options.get(name, []))
+    cluster.await_workers(client, known + len(names) + ("pair" in names))
+
+    def address(name: str) -> str:
+        return next(a for a, w in workers_of(client).items() if w["name"] == name)
+
+    def end(name: str) -> Any:
+        outer = cluster.processes[name].pid
+        match name:
+            case "below":
+                return os.kill(cluster.pid(client, name), signal.SIGTERM)
+            case "group":
+                return os.killpg(outer, signal.SIGTERM)
+            case "pod":
+                return stop_like_kubernetes(cluster, name, 30.0)
+            case "closed":
+                return client.run(close_soon, workers=[address(name)])
+            case _:
+                return os.kill(outer, signal.SIGTERM)
+
     course = running(client)
-    for name, act in ways.items():
-        story = course.drain(act, "terminated")
+    for name in names:
+        former = "" if name == "pair" else address(name)
+        story = course.drain(lambda name=name: end(name), "terminated")
         if name != "closed":  # only a signal is told ahead
             stopping = {r["member"] for r in story if r["event"] == "ContainerStopping"}
             lost = next(r["member"] for r in story if r["event"] == "MemberLost")
             assert lost in stopping
         if name == "below":  # its nanny has not been told to stop
             until(
-                lambda: any(
+                lambda former=former: any(
                     w["name"] == "below" and a != former for a, w in workers_of(client).items()
                 ),
                 "another process below the nanny",
@@ -231,4 +244,7 @@ def test_sigterm_drains_a_stock_worker_whoever_gets_it(
             assert cluster.ended(name) == 0, cluster.log(name)
     course.end()
     assert {record["chunks"] for record in course.of("MemberLost")} == {0}
-    until(lambda: len(workers_of(client)) == 3, "two workers and the one that was started again")
+    until(
+        lambda: len(workers_of(client)) == known + ("below" in names),
+        "the workers from before, and the one that was started again",
+    )

@@ -23,7 +23,13 @@ def test_one_frame_in_all_forms_gives_one_model(tmp_path: Path) -> None:
     algorithm = em.CoCoA(loss="logistic", l2=L2, tolerance=0.0, intercept=False)
     results: dict[str, Any] = {}
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp",
+            dashboard_address=None,
+        ) as cluster,
         Client(cluster) as client,
     ):
         for form, read in FORMS.items():

@@ -179,9 +179,18 @@ def test_the_dual_objective_never_falls_while_members_come_and_go(rows: Any, nam
     assert all(row.extra["unset"] == 0.0 for row in run.rows)
 
 
-@pytest.mark.parametrize(("name", "lost_in"), [("ijcnn1", 3), ("a9a", 4), ("covtype", 5)])
+@pytest.mark.parametrize(
+    ("name", "lost_in", "ratio_max"),
+    [
+        ("ijcnn1", 3, 1.5),
+        ("a9a", 4, 1.5),
+        ("covtype", 5, 1.5),
+        # Too wide for second moments: a diagonal above them.
+        ("reuters", 5, 3.0),
+    ],
+)
 def test_the_bound_without_one_of_eight_members_is_tight_and_never_below(
-    rows: Any, name: str, lost_in: int
+    rows: Any, name: str, lost_in: int, ratio_max: float
 ) -> None:
     X, y = rows(name)
     true: list[float] = []
@@ -198,7 +207,7 @@ def test_the_bound_without_one_of_eight_members_is_tight_and_never_below(
         extra = run.rows[number].extra
         gap, bound = true[number] - extra["dual"], extra["primal"] - extra["dual"]
         assert bound >= gap * (1 - 1e-9)
-        assert bound <= 1.5 * gap
+        assert bound <= ratio_max * gap
 
 
 def test_ridge_without_a_member_is_certified_as_if_it_were_present(rows: Any) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 
 from elasticml.algorithms.async_sgd.batch_controllers import Fixed
-from elasticml.algorithms.async_sgd.kmeans import KMeans
-from elasticml.data.chunks.chunk import dense_chunk
-from elasticml.ids import ChunkId
 from examples.papers.support.nic_model import Costs, Link, World, critical_batch
 
 #: Four members to a card; a message takes 1 ms on it.
@@ -43,30 +37,3 @@ def test_below_the_critical_size_the_card_is_full_and_above_it_nobody_stalls() -
     large = world(costs, batch=800).prepare().run(samples=8000)
     assert large.stalled_s == 0.0
     assert large.link_use < 0.6
-
-
-def test_a_state_takes_one_slot_for_any_number_of_recipients() -> None:
-    costs = Costs(CARD, 1e-5, 1000, post_s=0.0)
-    # Three members, two messages of 1 ms each in a batch of 8 ms.
-    run = world(costs, n_members=3, batch=800, sends=2, places=1).prepare().run(samples=8000)
-    assert run.posted == 3 * 10 * 2
-    assert run.queue_max == 1
-    assert run.stalled_s == 0.0
-    assert run.link_use == pytest.approx(6 / 8, rel=0.1)
-    # No more recipients than others exist, and none twice.
-    pair = world(costs, n_members=2, batch=800, sends=5).prepare().run(samples=8000)
-    assert pair.posted == 2 * 10
-
-
-def test_an_infinite_mini_batch_is_a_whole_pass() -> None:
-    rng = np.random.default_rng(0)
-    chunks = [[dense_chunk(ChunkId("x", i, 0), np.zeros(40), rng.random((40, 2)))] for i in (0, 1)]
-    run = world(
-        Costs(CARD, 1e-3, 100),
-        n_members=2,
-        batch=math.inf,
-        problem=KMeans(clusters=2, columns=2),
-        start={"centres": np.eye(2)},
-    )
-    run.prepare(chunks).run(passes=1)
-    assert [member.processed for member in run.members] == [40, 40]

@@ -41,13 +41,10 @@ def test_micro_tasks_on_eight_fast_and_eight_slow_members(tasks: int, units: flo
     assert round(micro_task_units_mixed(tasks, MIXED), 3) == units
     counts = range(tasks // 8 + 1)
     pairs = [(i, j) for i in counts for j in counts if 8 * (i + j) >= tasks]
+    assert uni_task_units_mixed(MIXED) == pytest.approx(1.2, rel=1e-15)
     assert micro_task_units_mixed(tasks, MIXED) == pytest.approx(
         min(max(1.5 * i, 1.0 * j) for i, j in pairs) * 16 / tasks, rel=1e-12
     )
-
-
-def test_uni_tasks_balance_unequal_members() -> None:
-    assert uni_task_units_mixed(MIXED) == pytest.approx(1.2, rel=1e-15)
 
 
 def test_members_change_at_round_boundaries_only() -> None:

@@ -12,12 +12,11 @@ from elasticml.report.preemptions import containers
 from elasticml.report.run_reader import read_run
 from elasticml.story.records import RoundEnded
 
-pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(600)]
 
 COMMAND = [sys.executable, "-m", "yarn.mini", "demo", "--json"]
 
 
-@pytest.mark.slow
 def test_half_of_a_jobs_containers_are_pre_empted_and_return(mini_yarn, tmp_path):
     out = tmp_path / "run"
     done = subprocess.run(

@@ -13,13 +13,12 @@ from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from tests.yarn_jobs import WAIT_S, Running, make_cluster
 from yarn.mini.mini_settings import node_host
 
-pytestmark = pytest.mark.yarn
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
 #: Workers of 1 GiB; a node of 6 GiB that also has the master holds one less.
 MEMBERS = 6
 
 
-@pytest.mark.slow
 def test_workers_of_a_lost_node_are_fenced_and_replaced(skein_client: Any, mini_yarn: Any) -> None:
     with (
         make_cluster(skein_client, MEMBERS, name="lost-node", deploy_mode="local") as cluster,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 
@@ -16,7 +15,7 @@ from tests.waiting import until
 from yarn.mini.daemons import is_ours, marked
 from yarn.mini.mini_yarn import MiniYarn
 
-pytestmark = pytest.mark.yarn
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
 WAIT_S = 90.0
 
@@ -32,7 +31,6 @@ def wait_for(read, wanted):
     until(is_so, lambda: f"{wanted}, got {seen}")
 
 
-@pytest.mark.slow
 def test_daemons_run_and_listen_on_loopback_only(mini_yarn):
     pids = mini_yarn.pids()
     assert sorted(pids) == ["data", "name", "node-0", "node-1", "resource"]
@@ -52,7 +50,6 @@ def cli_output(*arguments):
     return subprocess.check_output(command, text=True)
 
 
-@pytest.mark.slow
 def test_a_running_one_is_found_by_programs_shells_and_people(mini_yarn, tmp_path):
     root = str(mini_yarn.root)
     assert MiniYarn.at(mini_yarn.root).pids() == mini_yarn.pids()
@@ -68,7 +65,6 @@ def test_a_running_one_is_found_by_programs_shells_and_people(mini_yarn, tmp_pat
     assert printed.startswith(f"{mini_yarn.conf_dir}:")
 
 
-@pytest.mark.slow
 def test_a_second_one_runs_beside_and_ends_with_its_starter(tmp_path):
     """The process that started it is killed; the watchdog ends the daemons nevertheless."""
     program = (
@@ -108,29 +104,3 @@ def test_an_interrupted_start_leaves_nothing(tmp_path, number):
     assert up.returncode == 130
     assert "Traceback" not in output
     assert left == []
-
-
-@pytest.mark.slow
-def test_a_taken_port_leads_to_another_attempt(tmp_path, monkeypatch):
-    """The first choice of ports includes a taken one."""
-    from yarn.mini import mini_yarn as module
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        choose, tries = module.choose_ports, []
-
-        def first_taken(names, rng):
-            ports = choose(names, rng)
-            tries.append(ports)
-            return {**ports, "resource-http": taken.getsockname()[1]} if len(tries) == 1 else ports
-
-        monkeypatch.setattr(module, "choose_ports", first_taken)
-        yarn = MiniYarn(tmp_path / "fourth", nodes=1).up()
-        try:
-            assert (len(tries), list(yarn.nodes().values())) == (2, ["RUNNING"])
-        finally:
-            ended = cli_output("down", "--root", str(yarn.root))
-    assert ended == "ended 4 processes\n"
-    assert marked(tmp_path / "fourth") == []
-    assert cli_output("down", "--root", str(tmp_path / "fourth")) == "nothing was running\n"

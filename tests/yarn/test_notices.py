@@ -18,7 +18,7 @@ import pytest
 
 from elasticml.clusters.yarn.application_spec import with_agent
 from elasticml.clusters.yarn.hadoop_conf import grace_settings
-from elasticml.clusters.yarn.notice_parser import AgentNotice, AgentSeen, preemption_times
+from elasticml.clusters.yarn.notice_parser import AgentNotice, preemption_times
 from elasticml.clusters.yarn.notice_stream import NoticeStream
 from elasticml.clusters.yarn.skein_client import SkeinApplication
 from elasticml.data.storage.hadoop_sites import hadoop_conf
@@ -26,7 +26,7 @@ from elasticml.protocol.marks import MarkStore
 from elasticml.protocol.notices import ContainerEnded, ContainerMarked, NodeChanged
 from tests.waiting import until
 
-pytestmark = pytest.mark.yarn
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
 WORKERS = 10
 HEARTBEAT_MS = 500
@@ -158,13 +158,6 @@ def application(started):
     return started
 
 
-@pytest.mark.slow
-def test_the_agent_is_seen(started):
-    started.notices.until(count(AgentSeen), "no agent")
-    assert started.notices.all[0][1] == AgentSeen(heartbeat_ms=HEARTBEAT_MS)
-
-
-@pytest.mark.slow
 def test_every_pre_empted_container_has_a_notice_before_its_sigterm(application, prod):
     log = application.notices
     prod.take(3)
@@ -177,7 +170,6 @@ def test_every_pre_empted_container_has_a_notice_before_its_sigterm(application,
         assert log.at_s(ContainerMarked, container) < application.sigterm_s(container)
 
 
-@pytest.mark.slow
 def test_a_mark_lapses_when_the_other_queue_stops_asking(application, prod):
     notices = application.notices
     prod.take(1)
@@ -187,7 +179,6 @@ def test_a_mark_lapses_when_the_other_queue_stops_asking(application, prod):
     assert notices.of(ContainerEnded) == {}
 
 
-@pytest.mark.slow
 def test_a_marked_container_survives_if_another_is_released_for_it(application, prod):
     notices = application.notices
     prod.take(1)
@@ -204,7 +195,6 @@ def test_a_marked_container_survives_if_another_is_released_for_it(application, 
     assert marked in application.running()
 
 
-@pytest.mark.slow
 def test_a_decommissioned_node_is_reported_with_its_time_and_when_it_stays(application, mini_yarn):
     log = application.notices
     mini_yarn.decommission(1, 3600)

@@ -16,7 +16,7 @@ import elasticml as em
 from tests.waiting import until
 from tests.yarn_jobs import GAP, WAIT_S, Running, make_cluster
 
-pytestmark = pytest.mark.yarn
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
 MEMBERS = 6
 #: What prod requests of the cluster's 12 GiB: more than is free, less than it is guaranteed.
@@ -37,7 +37,6 @@ def client(cluster: em.YarnCluster) -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.slow  # in virtual time: tests/sim/test_scheduler_preemption.py
 def test_a_job_is_certified_while_containers_are_taken_and_gets_them_back(
     cluster: em.YarnCluster, client: Client, prod: Any
 ) -> None:
@@ -62,7 +61,6 @@ def test_a_job_is_certified_while_containers_are_taken_and_gets_them_back(
     assert len(job.processes()) == MEMBERS + len(job.of("MemberLost"))
 
 
-@pytest.mark.slow
 def test_a_job_continues_while_the_resource_manager_is_restarted(
     cluster: em.YarnCluster, client: Client, mini_yarn: Any
 ) -> None:
@@ -84,7 +82,6 @@ def test_a_job_continues_while_the_resource_manager_is_restarted(
     assert len(set(job.processes().values())) == MEMBERS + 1
 
 
-@pytest.mark.slow
 def test_no_secret_is_in_a_run_or_in_a_log(
     cluster: em.YarnCluster, client: Client, mini_yarn: Any, tmp_path: Path
 ) -> None:
@@ -127,7 +124,6 @@ def test_no_secret_is_in_a_run_or_in_a_log(
             assert path.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.slow
 def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, client: Client) -> None:
     job = Running(client, "scaled")
     job.until_whole(MEMBERS)
@@ -139,7 +135,6 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
     assert job.of("ChunksAbsent") == []
 
 
-@pytest.mark.slow
 def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
     cocoa = em.CoCoA(loss="squared_hinge", **PROBLEM, local_epochs=1.0)
@@ -153,7 +148,6 @@ def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, clien
     assert job.stop()["gap"] <= GAP
 
 
-@pytest.mark.slow
 def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_client: Any) -> None:
     with make_cluster(skein_client, 1, name="no-worker", worker_class="nowhere.Worker") as cluster:
         until(

@@ -20,7 +20,7 @@ from elasticml.clusters.yarn.jobs.submission import read_attempt
 from elasticml.data.storage import filesystem
 from tests.waiting import until
 
-pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WAIT_S_MAX = 180
 ROWS, COLUMNS = 4000, 22
@@ -108,7 +108,6 @@ def events_of(folder, event):
     return [record for record in map(json.loads, lines) if record["event"] == event]
 
 
-@pytest.mark.slow
 def test_a_job_on_data_from_hdfs_ends_with_its_certificate_and_its_run(
     command, job_file, on_hdfs, tmp_path
 ):
@@ -128,7 +127,6 @@ def test_a_job_on_data_from_hdfs_ends_with_its_certificate_and_its_run(
     assert not filesystem.exists(filesystem.join(known.place, "checkpoint"))
 
 
-@pytest.mark.slow
 def test_run_does_the_same_on_a_shared_path(command, job_file, text, tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -200,7 +198,6 @@ def submit_and_detach(job, folder):
     return application
 
 
-@pytest.mark.slow
 def test_a_job_without_a_client_outlives_its_scheduler_and_its_master(
     command, job_file, on_hdfs, tmp_path
 ):
@@ -250,7 +247,6 @@ def test_a_job_without_a_client_outlives_its_scheduler_and_its_master(
     assert {"02"} <= attempts <= {"01", "02"}
 
 
-@pytest.mark.slow
 def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path):
     exclude = [f"*/site-packages/{name}*" for name in LEFT_OUT]
     exclude += ["bin/ruff", "*mypyc*", "*/__pycache__/*", "*/tests/*"]
@@ -266,33 +262,18 @@ def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path)
     assert command("kill", out.strip(), "--now")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["cluster.memory=99 GiB"], "a container of 99.0 GiB was requested"),
-        (["cluster.environment=/nowhere/env.tar.gz"], "there is no file /nowhere/env.tar.gz"),
-    ],
-)
-def test_invalid_jobs_are_one_line_before_anything_starts(
-    command, job_file, on_hdfs, settings, words
+def test_jobs_that_cannot_start_are_one_line_before_anything_starts(
+    command, job_file, on_hdfs, mini_yarn
 ):
-    arguments = [word for setting in settings for word in ("--set", setting)]
-    code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS), *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert words in err
+    def check_refused(*words, setting="stop.rounds=5", **environment):
+        job = job_file(on_hdfs, COCOA, ENDLESS)
+        code, out, err = command("submit", job, "--set", setting, **environment)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert [word for word in words if word not in err] == []
 
-
-def test_an_unwritable_output_path_is_one_line(command, job_file, on_hdfs):
-    job = job_file(on_hdfs, COCOA, ENDLESS)
-    code, out, err = command("submit", job, HADOOP_USER_NAME="stranger")
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert "/user/stranger/" in err
-    assert "cannot be written" in err
-
-
-@pytest.mark.slow
-def test_a_resource_manager_that_is_down_is_one_line(command, job_file, on_hdfs, mini_yarn):
+    check_refused("a container of 99.0 GiB was requested", setting="cluster.memory=99 GiB")
+    archive = "/nowhere/env.tar.gz"
+    check_refused(f"there is no file {archive}", setting=f"cluster.environment={archive}")
+    check_refused("/user/stranger/", "cannot be written", HADOOP_USER_NAME="stranger")
     mini_yarn.stop_resource_manager()
-    code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS))
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert "the resource manager does not answer" in err
+    check_refused("the resource manager does not answer")

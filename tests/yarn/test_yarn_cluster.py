@@ -60,7 +60,6 @@ def workers_of(cluster):
     return {worker["name"] for worker in cluster.scheduler_info["workers"].values()}
 
 
-@pytest.mark.slow
 def test_plain_dask_work_runs_on_encrypted_connections_with_a_dashboard_and_logs(client, cluster):
     import dask.array as da
 
@@ -79,7 +78,6 @@ def test_plain_dask_work_runs_on_encrypted_connections_with_a_dashboard_and_logs
     assert set(cluster.logs(scheduler=False, workers=[])) == set()
 
 
-@pytest.mark.slow
 def test_scaling_down_loses_no_result(client, cluster):
     cluster.scale(3)
     client.wait_for_workers(3, timeout=WAIT_S_MAX)
@@ -92,7 +90,6 @@ def test_scaling_down_loses_no_result(client, cluster):
     assert (retried, sum(client.gather(futures))) == ([], 8555)
 
 
-@pytest.mark.slow
 def test_adaptive_scaling_follows_the_load_within_limits(client, cluster):
     cluster.adapt(minimum=2, maximum=2, interval="200ms", wait_count=1)
     client.wait_for_workers(2, timeout=WAIT_S_MAX)
@@ -124,7 +121,6 @@ def test_a_container_finds_its_own_cluster(client, cluster):
     assert (app_id, count) == (cluster.app_id, len(cluster.workers()))
 
 
-@pytest.mark.slow
 def test_async_code_and_a_local_scheduler_without_encryption(mini_yarn, skein_client):
     async def use():
         async with em.YarnCluster(
@@ -154,7 +150,6 @@ def test_async_code_and_a_local_scheduler_without_encryption(mini_yarn, skein_cl
     )
 
 
-@pytest.mark.slow
 def test_a_program_that_ends_without_closing_leaves_nothing_and_prints_nothing(
     mini_yarn, skein_client, tmp_path
 ):
@@ -206,7 +201,6 @@ def test_a_request_that_can_never_run_is_refused_at_once(mini_yarn, arguments, s
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.slow
 def test_an_environment_that_no_node_has_is_reported(mini_yarn, skein_client):
     with pytest.raises(em.errors.SubmissionError, match="/nowhere/env") as caught:
         em.YarnCluster(environment="venv:///nowhere/env", skein_client=skein_client, **SMALL)

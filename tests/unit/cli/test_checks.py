@@ -11,9 +11,8 @@ import pytest
 from elasticml.cli import checks, checks_yarn
 from elasticml.cli.checks import Check
 from elasticml.clusters.yarn.hadoop_conf import GraceSettings
-from elasticml.clusters.yarn.resource_manager import ResourceManager
 from elasticml.clusters.yarn.rm_responses import Node, Queue, Resources
-from tests.http_server import closed_url, serving
+from tests.http_server import closed_url
 
 GIB = 1024
 ROOM = Resources(memory_mib=6 * GIB, vcores=4)
@@ -75,18 +74,14 @@ def of_grace(check, **settings) -> Check:
 PREEMPTION, EXPIRY = checks_yarn.check_preemption, checks_yarn.check_expiry
 CASES = [
     (program('openjdk version "17.0.15" 2025-04-15', 8), "ok", "17.0.15", ""),
-    (program("\x1b[1mApache Maven 3.8.7\x1b[m", 3), "ok", "3.8.7", ""),
     (program("Apache Maven 2.2.1", 3), "broken", "2.2.1", "install it"),
     (program("no number at all"), "broken", "no number at all", "install it"),
     (program(MISSING), "missing", "", "install it"),
-    (program(DENIED), "broken", "", "install it"),
     (program(FAILED), "broken", "", "install it"),
     (program(LATE), "broken", "", "install it"),
     (package(ModuleNotFoundError("no", name="lib")), "missing", "", "install lib"),
     (package(ModuleNotFoundError("no", name="other")), "broken", "", "install lib"),
-    (package(OSError("libc")), "broken", "", "install lib"),
     (checks_yarn.check_class_path(answering(MISSING)), "missing", "", ""),
-    (checks_yarn.check_class_path(answering(DENIED)), "broken", "", ""),
     (checks_yarn.check_class_path(answering(LATE)), "broken", "", ""),
     (checks_yarn.check_class_path(answering("/etc/hadoop:/x/*")), "broken", "", ""),
     (
@@ -103,13 +98,9 @@ CASES = [
     (of_grace(PREEMPTION), "ok", "ends 15 s after its notice", ""),
     (of_grace(PREEMPTION, max_wait_s=1.0), "missing", "ends 1 s", "max_wait"),
     (of_grace(PREEMPTION, is_preempting=False), "missing", "off:", "monitor.ena"),
-    (of_grace(checks_yarn.check_grace), "ok", "for a member's state and chunks", ""),
     (of_grace(checks_yarn.check_grace, sigkill_delay_s=0.25), "missing", "0.25 s after", "sigkill"),
-    (of_grace(EXPIRY), "ok", "lost after 10 s", ""),
     (of_grace(EXPIRY, node_expiry_s=600.0), "missing", "600 s", "expiry"),
-    (of_grace(checks_yarn.check_memory), "ok", "enforced: a container", ""),
     (of_grace(checks_yarn.check_memory, is_memory_enforced=False), "ok", "not enforced", ""),
-    (of_grace(checks_yarn.check_recovery), "ok", "keep running", ""),
     (of_grace(checks_yarn.check_recovery, is_recovering=False), "missing", "off:", "recovery.en"),
     (
         checks_yarn.check_nodes([SICK]),
@@ -137,12 +128,6 @@ CASES = [
 def test_a_check_says_what_it_found_and_what_to_do(check, state, found, remedy):
     assert (check.state, found in check.found, remedy in check.remedy) == (state, True, True)
     assert (check.remedy == "") == (state == "ok")
-
-
-def test_data_are_where_the_environment_says(tmp_path):
-    (tmp_path / "a9a").mkdir()
-    check = checks.check_data({"ELASTICML_DATA": str(tmp_path)})
-    assert (check.state, check.found) == ("ok", f"{tmp_path}, 1 data sets")
 
 
 def test_a_cache_below_a_file_cannot_be_used(tmp_path):
@@ -209,10 +194,3 @@ def test_another_default_file_system_leaves_jobs_a_shared_folder(tmp_path):
     check = checks_yarn.check_hdfs(write_conf(tmp_path / "c", fs_defaultFS="s3a://bucket"))
     assert (check.state, check.required) == ("missing", False)
     assert check.remedy == "give jobs a shared folder as result: /shared/runs"
-
-
-def test_another_server_on_the_resource_managers_port_is_reported():
-    with serving(lambda *request: (404, {}, b"")) as url:
-        (only,) = checks_yarn.cluster_checks(ResourceManager([url]), "ml", (GIB, 1, ""))
-    assert (only.name, only.state, only.required) == ("Manager", "broken", True)
-    assert only.found == f"{url} answers 404, wanted its web service"

@@ -78,22 +78,6 @@ def test_a_label_that_is_only_the_last_column_is_said_to_be_a_guess(folder):
     assert "another column: elasticml init DATA --label COLUMN" in output
 
 
-def test_an_svmlight_file(folder):
-    file, output, _ = written("rows.svm")
-    assert (file.data.spec()["format"], file.algorithm.loss) == ("svmlight", "logistic")
-    assert "2 classes: 1 (1), -1 (1)" in output
-
-
-def test_many_classes_are_a_classification(folder):
-    file, output, _ = written("flights.parquet", "--label", "tail")
-    assert "60 classes: N0 (1)" in output
-    assert file.algorithm.loss == "logistic"
-    run = CliRunner().invoke(
-        elasticml, ["simulate", "job.yaml", "--out", "run", "--set", "stop.rounds=3"]
-    )
-    assert run.exit_code == 0, run.output
-
-
 def test_numbers_of_rows_are_ignored_and_gaps_are_no_category(folder):
     table = pandas.read_csv("flights.csv", sep=";")
     table.loc[::5, "carrier"] = None

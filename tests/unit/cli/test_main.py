@@ -72,7 +72,7 @@ GRACE = ("--grace", "60")
 REFUSED = [
     ({}, ["rnu"], "No such command"),
     ({}, ["run"], "give a JOB"),
-    ({}, ["run", "x.yaml", "--jsn"], "No such option"),
+    ({}, ["run", "job.yaml", "--out", "rows.svm"], "rows.svm is a file"),
     ({}, ["run", "/nowhere/x.yaml"], "job file '/nowhere/x.yaml': does not exist"),
     ({}, ["report", "/nowhere/run"], "run directory '/nowhere/run' does not exist"),
     # A job that is wrong.
@@ -113,26 +113,20 @@ REFUSED = [
         ["submit", "job.yaml", "--detach", "--out", "runs/a"],
         "elasticml result APPLICATION_ID --out DIR",
     ),
-    # pack and environment exclude each other; --pack replaces the file's environment.
-    (YARN, ["submit", "job.yaml", "--pack"], "no YARN cluster is configured"),
+    # pack and environment exclude each other.
     (YARN, ["submit", "job.yaml", "--set", "cluster.pack=true"], "elasticml: cluster.pack: "),
     ({}, ["status", APPLICATION], "no YARN cluster is configured"),
-    ({}, ["result", APPLICATION], "no YARN cluster is configured"),
     # Data to convert.
     ({}, ["convert", "a.foo", "made"], "has no known file extension"),
     ({}, ["convert", "a.svm", "made", "--format", "svmlite"], "did you mean 'svmlight'?"),
     ({}, ["convert", "a.svm", "made", "--set", "lable=y"], "data.lable is not a setting"),
-    ({}, ["convert", "a.svm", "made", "--chunk-size", "lots"], "lots"),
     ({}, ["convert", "a.svm", "made"], "a.svm does not exist"),
     ({}, ["convert", "a.svm", "made", "--like", "nothing"], "chunks.json is missing"),
     ({}, ["convert", "other.yaml", "made"], "other.yaml"),
     # Ends of workers to announce.
     ({}, ["announce", *GRACE, "a"], "give the scheduler: either --scheduler or --scheduler-file"),
-    ({}, ["announce", *HERE, "--scheduler-file", "s.json", *GRACE, "a"], "give the scheduler"),
     ({}, ["announce", *HERE, "a"], "give either --grace SECONDS or --withdraw"),
-    ({}, ["announce", *HERE, *GRACE, "--withdraw", "a"], "give either --grace SECONDS"),
     ({}, ["announce", *HERE, *GRACE, "--reason", "because", "a"], "'because' is not one of"),
-    ({}, ["announce", *HERE, *GRACE], "Missing argument 'WORKERS...'"),
 ]
 
 
@@ -232,27 +226,6 @@ def test_a_simulated_run_leaves_a_directory_like_a_real_one_and_is_reported(comm
     page = tmp_path / "both.html"
     assert command("report", run, run, "--out", page, "--label", "A", "--label", "B")[0] == 0
     assert "A, B" in page.read_text()
-
-
-def test_cocoa_and_its_policies_are_simulated(command, tmp_path):
-    path = job_file(
-        tmp_path,
-        data={**SMALL["data"], "rows": 1000, "length": 30},
-        algorithm={"name": "cocoa", "l2": 0.01},
-        cluster={"workers": 3},
-        policies=["rebalance", {"name": "knee", "to": [1]}],
-        stop={"rounds": 100, "gap": 1e-6},
-        simulate={"slow": {0: 2.0}},
-    )
-    code, out, err = command("simulate", path, "--out", tmp_path / "run")
-    assert code == 0
-    assert "| done after" in err
-    values = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert float(values["gap"]) <= 1e-6
-    assert values["rounds"].endswith("(gap <= 1e-06)")
-    again = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
-    assert again["policies"] == [{"name": "rebalance"}, {"name": "knee", "to": [1]}]
-    assert (again["holders"], again["placement"], again["absent"]) == (2, "random", "reload")
 
 
 @pytest.mark.parametrize(("costs", "is_scored"), [(None, True), ({"rows": 1000}, False)])

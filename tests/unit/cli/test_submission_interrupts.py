@@ -11,7 +11,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
 from elasticml.cli.submit import submit_and_follow
-from elasticml.clusters.yarn.jobs.applications import load_application
 from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, make_spec
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
@@ -79,14 +78,6 @@ def writing_down(monkeypatch):
     return happens
 
 
-def test_a_job_without_a_waiting_client_is_found_by_its_id(plan, capsys):
-    assert submit_and_follow(InterruptedYarn(1), plan, RECORD, detach=True) is None
-    out, err = capsys.readouterr()
-    assert out == f"{APPLICATION}\n"
-    assert f"elasticml status {APPLICATION}: show its state\n" in err
-    assert load_application(APPLICATION, plan.conf).place == plan.place
-
-
 def test_the_printed_id_can_be_used_at_once(plan, capsys, writing_down):
     messages = []
     writing_down(lambda: messages.append(capsys.readouterr()))
@@ -119,16 +110,6 @@ def test_a_second_interrupt_while_recording_prints_the_id(plan, capsys, writing_
     out, err = capsys.readouterr()
     assert out == (f"{APPLICATION}\n" if detach else "")
     assert f"elasticml: {APPLICATION} keeps running\n" in err
-    assert filesystem.names(plan.place) == ["driver"]
-
-
-def test_a_second_interrupt_while_yarn_is_asked_says_that_the_job_may_run(plan, capsys):
-    with pytest.raises(click.exceptions.Exit) as ended:
-        submit_and_follow(InterruptedYarn(2), plan, RECORD)
-    assert ended.value.exit_code == 130
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "the job job, which may be running: check with yarn application -list" in err
     assert filesystem.names(plan.place) == ["driver"]
 
 

@@ -63,28 +63,26 @@ def agent() -> Agent:
     return Agent()
 
 
-def test_the_agent_is_seen_once():
+def test_the_agent_is_seen_once_and_other_keys_are_ignored():
     agent = Agent(is_following=False)
-    agent.hello(500)
-    assert agent.news == [AgentSeen(heartbeat_ms=500)]
-    agent.hello(500)
-    assert agent.news == []
+    for expected in ([AgentSeen(heartbeat_ms=500)], []):
+        agent.hello(500)
+        assert agent.news == expected
+        agent.put("elasticml.agent.later", b"no JSON")
+        assert agent.news == []
 
 
-def test_a_fresh_mark_is_up_to_a_heartbeat_old_whatever_the_clocks_say(agent):
+def test_the_grace_of_a_mark_is_what_is_left_of_the_wait(agent):
+    # A fresh mark is up to a heartbeat old, whatever the clocks say.
     agent.now_s = NOW_S + 100
     agent.mark((ONE, NOW_S, 1), at_s=NOW_S)
     assert agent.news == [marked(ONE, 4.0)]
-
-
-def test_documents_from_before_the_stream_began_leave_less_time():
+    # Documents from before the stream began leave less time.
     agent = Agent(is_following=False)
     agent.hello()
     agent.mark((ONE, NOW_S - 3, 1), (TWO, NOW_S - 20, 1), at_s=NOW_S - 1)
     assert agent.news == [marked(ONE, 1.0, life_s=7.5)]
-
-
-def test_no_time_is_left_if_the_heartbeat_is_longer_than_the_wait():
+    # No time is left if the heartbeat is longer than the wait.
     agent = Agent(PreemptionTimes(max_wait_s=2.0), is_following=False)
     agent.hello(5000)
     agent.mark((ONE, NOW_S, 1), at_s=NOW_S)
@@ -129,15 +127,11 @@ def test_an_exit_counts_once_and_ends_the_marks_of_its_container(agent):
         (0, "", "success"),
         (3, "", "exit"),
         (137, "", "killed"),
-        (143, "", "killed"),
         (-100, RELEASED, "released"),
         (-100, LOST, "node"),
-        (-100, "Container expired since it was unused", "aborted"),
         (-101, "", "node"),
         (-102, PREEMPTED, "preempted"),
         (-103, "", "memory"),
-        (-104, "", "memory"),
-        (-105, "", "killed"),
         (-106, "", "killed"),
         (-108, "", "preempted"),
         (-1000, "", "aborted"),
@@ -154,22 +148,12 @@ def test_each_change_of_a_node_is_reported_once(agent):
     assert agent.news == [NodeChanged(node="b:1", state="running")]
 
 
-def test_other_keys_are_ignored(agent):
-    for key in ("dask.scheduler", "elasticml.agent.later"):
-        agent.put(key, b"no JSON")
-        assert agent.news == []
-
-
 @pytest.mark.parametrize(
     "value",
     [
-        b"",
         b"\xff",
         b"[]",
-        b"7",
-        b"{}",
         b'{"v": 2, "items": []}',
-        b'{"v": 1, "items": null}',
         b'{"v": 1, "items": [{"seq": 1, "id": "c"}]}',
         b'{"v": 1, "items": [{"seq": "one", "id": "c", "status": 0, "message": ""}]}',
     ],

@@ -46,6 +46,11 @@ for name in WORKER_MODULES:
     importlib.import_module(name)
 import_algorithms(['cocoa'])
 """
+STARTED = """
+import elasticml, elasticml.clusters.local.worker_process
+import elasticml.clusters.local.scheduler_process, elasticml.clusters.yarn.scheduler_service
+import elasticml.clusters.yarn.service, elasticml.clusters.yarn.worker_service
+"""
 #: The first rows of svmlight are parsed by a kernel; nothing else is loaded for them.
 CHECKED = """
 import elasticml.cli.run
@@ -59,10 +64,7 @@ assert Job.from_file('job.yaml', ()).check_data()[0] == 'csr'
     [
         # The files of chunks had come to import the kernel of their checksums: workers of a packed
         # environment without numba ended at their start.
-        ("import elasticml, elasticml.clusters.local.worker_process", HEAVY),
-        ("import elasticml.clusters.local.scheduler_process", HEAVY),
-        ("import elasticml.clusters.yarn.scheduler_service", HEAVY),
-        ("import elasticml.clusters.yarn.service, elasticml.clusters.yarn.worker_service", HEAVY),
+        (STARTED, HEAVY),
         ("import elasticml.job", PLOTS),
         (LOADED, OTHERS),
         (CHECKED, PLOTS),

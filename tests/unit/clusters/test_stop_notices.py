@@ -172,11 +172,6 @@ def test_the_endpoint_comes_from_the_variable_of_the_clouds_libraries_and_uses_n
         assert source().poll(NOW_S) is None
 
 
-def test_an_answer_that_gce_does_not_document_is_an_error():
-    with serving(gce("MAYBE")) as url, pytest.raises(ValueError, match="'MAYBE', wanted TRUE"):
-        GcePreemption(url).poll(NOW_S)
-
-
 def slurm(**fields):
     shown = {
         "JobId": "7",
@@ -232,18 +227,16 @@ def test_a_job_of_slurm_without_a_limit_or_that_ends_already_has_no_notice(field
         ("Microsoft Corporation", AZURE_TAG, "", ["azure"]),
         ("Microsoft Corporation", "Hyper-V at home", "", []),
         ("QEMU", "", "12", ["slurm"]),
+        (None, "", "", []),
     ],
 )
 def test_sources_follow_from_the_maker_of_the_machine_and_the_job(
     tmp_path, vendor, tag, job, names
 ):
-    (tmp_path / "sys_vendor").write_text(vendor + "\n")
-    (tmp_path / "chassis_asset_tag").write_text(tag + "\n")
+    if vendor is not None:  # the machine shows its maker
+        (tmp_path / "sys_vendor").write_text(vendor + "\n")
+        (tmp_path / "chassis_asset_tag").write_text(tag + "\n")
     assert detected({"SLURM_JOB_ID": job}, tmp_path) == names
-
-
-def test_a_machine_that_does_not_show_its_maker_has_no_cloud(tmp_path):
-    assert detected({}, tmp_path / "absent") == []
 
 
 @pytest.mark.parametrize(
@@ -301,14 +294,10 @@ class Board:
         return True
 
 
-def watch_of(board, *sources):
-    return NoticeWatch(sources, board, clock=lambda: NOW_S)
-
-
 @pytest.mark.asyncio
 async def test_the_earliest_end_of_all_sources_is_posted_once():
     board = Board()
-    watch = watch_of(board)
+    watch = NoticeWatch([], board, clock=lambda: NOW_S)
     await watch.take("slurm", notice(3600, "slurm", "walltime"))
     await watch.take("slurm", notice(3601, "slurm", "walltime"))
     await watch.take("aws", notice(120, "aws"))
@@ -319,7 +308,7 @@ async def test_the_earliest_end_of_all_sources_is_posted_once():
 @pytest.mark.asyncio
 async def test_a_withdrawn_notice_leaves_the_next_one():
     board = Board()
-    watch = watch_of(board)
+    watch = NoticeWatch([], board, clock=lambda: NOW_S)
     await watch.take("azure", notice(60, "azure"))
     await watch.take("slurm", notice(90, "slurm", "walltime"))
     await watch.take("azure", None)
@@ -330,7 +319,7 @@ async def test_a_withdrawn_notice_leaves_the_next_one():
 @pytest.mark.asyncio
 async def test_a_notice_that_nobody_takes_is_posted_again():
     board = Board(refusals=2)
-    watch = watch_of(board)
+    watch = NoticeWatch([], board, clock=lambda: NOW_S)
     for _ in range(4):
         await watch.take("gce", notice(30, "gce"))
     assert board.told == [notice(30, "gce")]
@@ -347,7 +336,7 @@ async def test_a_notice_that_nobody_takes_is_posted_again():
 )
 async def test_what_a_source_says_is_posted(source, told):
     board = Board()
-    watch = watch_of(board, source)
+    watch = NoticeWatch([source], board, clock=lambda: NOW_S)
     watch.start()
     async with asyncio.timeout(10):
         await board.has.wait()

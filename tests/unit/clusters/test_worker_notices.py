@@ -10,7 +10,6 @@ import pytest
 
 from elasticml.clusters.stop_notices import StopNotice
 from elasticml.clusters.worker_notices import WorkerNotices, sources_of
-from elasticml.errors import ConfigError
 from elasticml.runtime.notice_service import NoticeService
 from elasticml.runtime.preemption_board import PreemptionBoard
 
@@ -66,16 +65,6 @@ async def test_an_end_is_posted_and_a_withdrawn_one_lifted():
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_posted_to_a_scheduler_without_the_plugin():
-    cluster = Cluster("a")
-    cluster.workers["a"].plugins.clear()
-    assert not await WorkerNotices(cluster.workers["a"], []).post(ending(30))
-    source = Source()
-    assert await WorkerNotices(cluster.workers["a"], [source]).ask(source) is None
-    assert source.polls == 0
-
-
-@pytest.mark.asyncio
 async def test_one_worker_of_an_allocation_polls_for_all_of_them():
     cluster = Cluster("a", "b", "c")
     source = Source()
@@ -116,5 +105,3 @@ def test_sources_come_from_the_environment_and_from_the_lifetime():
     assert names[-1] == "lifetime"
     assert [source.name for source in sources_of("aws, gce", {}, None, None)] == ["aws", "gce"]
     assert sources_of("none", job, None, None) == []
-    with pytest.raises(ConfigError, match="'asw' is unknown"):
-        sources_of("asw", {}, None, None)

@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from click.testing import CliRunner
 
-from elasticml.errors import ElasticmlError, JobFailedError
+from elasticml.errors import JobFailedError
 from tests.play import process_campaign
-from tests.play.__main__ import play
-from tests.play.campaign import Totals, Verdict
-from tests.play.grid import draw, draw_damaged, draw_raising, fences
+from tests.play.grid import draw, draw_raising, fences
 from tests.play.leftovers import Leftovers
-from tests.play.plan import Fault, Plan, Played
-from tests.play.problems import least_objective, rows_of, true_objective
+from tests.play.plan import Plan, Played
+from tests.play.problems import rows_of
 from tests.play.process_campaign import judge_groups, raw_errors
 from tests.play.raising import ERRORS, raise_what
 from tests.play.rules import violations
@@ -49,13 +46,6 @@ def test_every_builtin_exception_is_raised_in_a_solver_and_in_a_trainer(tmp_path
         assert ("fails" in plan.rules) == (fault.phase == "trainer" or not fences(fault.error))
 
 
-def test_a_damaged_file_must_fail_the_job_only_if_it_was_damaged_before() -> None:
-    plans = [draw_damaged(seed) for seed in range(20)]
-    assert {"fails" in plan.rules for plan in plans} == {True, False}
-    for plan in plans:
-        assert ("fails" in plan.rules) == (plan.faults[0].at < 0.0)
-
-
 @pytest.fixture
 def played() -> Played:
     """Return a job of least squares that has reached its optimum, and violates no rule."""
@@ -66,10 +56,6 @@ def played() -> Played:
     w = np.linalg.lstsq(X, y, rcond=None)[0]
     model = {"arrays": {"coef": w}, "summary": {"gap": None}}
     return Played(plan=plan, state="done", **model, quiet_rounds=9, is_whole=True, has_settled=True)
-
-
-def test_a_sound_job_violates_no_rule(played: Played) -> None:
-    assert (violations(played)) == []
 
 
 @pytest.mark.parametrize(
@@ -120,17 +106,6 @@ def test_a_job_that_must_fail_needs_its_error(played: Played) -> None:
     assert [name for name, _ in violations(replace(played, plan=plan))] == ["fails"]
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared"])
-def test_the_optimum_is_not_above_any_other_model(loss: str) -> None:
-    section = {"name": "cocoa", "loss": loss, "l2": 1e-3, "l1": 1e-2 if loss == "squared" else 0.0}
-    data = {"rows": 300, "columns": 5, "seed": 1, "condition": 100.0}
-    least, rng = least_objective(section, data), np.random.default_rng(0)
-    zero = true_objective(section, data, {"coef": np.zeros(5)})
-    assert least < zero
-    for _ in range(50):
-        assert least <= true_objective(section, data, {"coef": rng.normal(size=5)})
-
-
 def test_tracebacks_of_elasticml_in_a_log_are_raw_errors(tmp_path: Path) -> None:
     ours = Path(process_campaign.__file__).parents[2] / "elasticml" / "job.py"
     theirs = Path(process_campaign.__file__).parent / "raising.py"
@@ -165,38 +140,3 @@ def test_what_a_program_leaves_is_found_and_ended(
     assert found[1] == "leaves_nothing: file in TMPDIR"
     assert found[2].startswith("leaves_nothing: process")
     assert not psutil.pid_exists(int(found[2].split()[2]))
-
-
-def test_a_program_that_does_not_end_is_endless(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_campaign, "_WORLD_S_MAX", -180.0)  # none is left
-    found = run_program("import time\ntime.sleep(600)\n", tmp_path, monkeypatch)
-    assert found[0].startswith("ends: the program is endless")
-
-
-def test_the_figures_have_a_line_for_each_kind_and_the_last_fault_has_the_outcome() -> None:
-    totals, plan = Totals(), draw_raising()[0]
-    totals.add(Verdict(plan=plan, hits=["kill", "kill", "pause"], violations=[("sums", "no")]))
-    totals.add(Verdict(plan=plan, hits=["kill"], error="no room"))
-    totals.add(Verdict(plan=plan, hits=["pause"], violations=[("leaves_nothing", "a file")]))
-    lines = [line.split() for line in totals.table()]
-    assert lines[1:4] == [
-        ["kill", "3", "2", "1", "0", "0", "0", "0"],
-        ["pause", "2", "0", "0", "1", "0", "1", "0"],
-        ["all", "5", "2", "1", "1", "0", "1", "0"],
-    ]
-    assert [text.partition("members: ")[2] for text in totals.wrong] == [
-        "sums: no",
-        "leaves_nothing: a file",
-    ]
-
-
-def test_an_unknown_world_and_a_file_that_is_no_plan_are_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(play, ["--on", "moon"])
-    assert done.exit_code == 2
-    assert "moon is none of simulator, local" in done.output
-    (tmp_path / "plan.json").write_text("{}")
-    done = CliRunner().invoke(play, ["--plan", str(tmp_path / "plan.json")])
-    assert isinstance(done.exception, ElasticmlError)
-    assert Fault(kind="kill", at=0.0).who == ()

@@ -16,7 +16,7 @@ import pytest
 
 from elasticml.clusters.local.cluster import LocalWorker
 from tests.play import wall_clock
-from tests.play.faults import FAULTS, Undo, fill_disk
+from tests.play.faults import FAULTS, fill_disk
 from tests.play.plan import Fault, Kind
 from tests.play.worlds import can_mount, mounted_disk
 
@@ -76,36 +76,26 @@ def python(tmp_path: Path) -> Iterator[Callable[..., Python]]:
         process.close()
 
 
-def begin(kind: Kind, process: Python) -> Undo:
-    """Begin a fault of a process; return what ends it."""
+@pytest.mark.parametrize(
+    ("kind", "expression", "error"),
+    [
+        ("memory", "len(bytes(1 << 24)) > 0", "MemoryError"),
+        ("descriptors", "open('answering.py').fileno() > 2", "OSError"),
+    ],
+)
+def test_a_worker_has_no_more_memory_or_descriptors_until_it_is_over(
+    python: Callable[..., Python], kind: Kind, expression: str, error: str
+) -> None:
+    process = python()
+    assert process.value("True") == "True"
     no_world: Any = None
     undo = FAULTS[kind](no_world, Fault(kind=kind, at=0.0), [process.worker])
     assert undo is not None
-    return undo
-
-
-def test_a_worker_without_memory_allocates_nothing_large_until_it_is_over(
-    python: Callable[..., Python],
-) -> None:
-    process = python()
-    process.value("0")
-    undo = begin("memory", process)
-    assert process.value("len(bytes(1 << 24))") == "MemoryError"
+    assert process.value(expression) == error
     undo()
-    assert process.value("len(bytes(1 << 24))") == str(1 << 24)
+    assert process.value(expression) == "True"
     process.close()
     undo()
-
-
-def test_a_worker_without_descriptors_opens_nothing_until_it_is_over(
-    python: Callable[..., Python],
-) -> None:
-    process = python()
-    assert process.value("open('answering.py').fileno() > 2") == "True"
-    undo = begin("descriptors", process)
-    assert process.value("open('answering.py').fileno() > 2") == "OSError"
-    undo()
-    assert process.value("open('answering.py').fileno() > 2") == "True"
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounts a file system")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elasticml.jobs.progress_bar import status_line, waiting_line
+from elasticml.jobs.progress_bar import status_line
 from elasticml.report.live import COLUMNS, EVENTS_MAX, POINTS_MAX, LiveJob, read_story
 from elasticml.report.panel import panel_html
 from elasticml.report.status import JobStatus
@@ -102,11 +102,6 @@ def test_the_note_says_what_a_job_waits_for() -> None:
     assert read_story("j", [started(), wait, ended]).note() == "Waiting for members."
 
 
-def test_cost_is_the_time_of_participation() -> None:
-    live = read_story("j", [*BEGUN, *a_round(0, 0.0, 8.0), *a_round(1, 8.0, 10.0)])
-    assert live.container_s == 20.0
-
-
 def test_a_viewer_gets_only_what_has_changed_since_its_last_figures() -> None:
     live = read_story("j", [*BEGUN, *a_round(0, 1.0, 8.0)])
     whole = live.to_json()
@@ -140,19 +135,6 @@ def test_size_does_not_grow_with_the_length_of_the_job() -> None:
     assert live.points[-1][AT["round"]] == 1999
     assert len(live.events) == EVENTS_MAX
     assert live.container_s == 2 * 2000.0
-
-
-def test_rounds_are_left_out_where_there_are_too_many_at_once() -> None:
-    records = [record for i in range(3000) for record in a_round(i, i, i + 1)]
-    live = read_story("j", [*BEGUN, *records])
-    assert live.status.round > 2980
-    assert abs(live.container_s - 6000) < 30
-
-
-def test_figures_are_json_without_nan() -> None:
-    row = {"objective": float("inf"), "gap": float("nan")}
-    live = read_story("j", [*BEGUN, *a_round(0, 1.0, 8.0, **row)])
-    json.dumps(live.to_json(), allow_nan=False)
 
 
 def test_a_resumed_job_has_new_members() -> None:
@@ -225,10 +207,6 @@ def status_of(*records: dict[str, Any]) -> JobStatus:
             "toy: round 3/10 | objective 0.5 | 4 members | 7.0 s to go",
         ),
         (
-            [stopping(rounds=100, seconds=10.0), ended(0, 1.0), ended(1, 2.0)],
-            "toy: round 2/100 | objective 0.5 | 4 members | 8.0 s to go",
-        ),
-        (
             [
                 LIMITED,
                 ended(0, 2.0),
@@ -242,10 +220,6 @@ def status_of(*records: dict[str, Any]) -> JobStatus:
             "toy: round 2 | objective 0.5 | gap 1.0e-03 of 1e-06 (50 %) | 4 members",
         ),
         (
-            [stopping(), ended(0, 1.0, gap=0.25, gap_is_bound=True), ended(1, 2.0, gap=None)],
-            "toy: round 2 | objective 0.5 | gap ≤2.5e-01 | 4 members",
-        ),
-        (
             [
                 stopping(),
                 ended(0, 1.0, gap=1.0),
@@ -253,38 +227,16 @@ def status_of(*records: dict[str, Any]) -> JobStatus:
             ],
             "toy: round 1 | objective 0.4 | gap 1.0e-03 | 4 members",
         ),
-        *(
-            (
-                [
-                    stopping(),
-                    ended(0, 1.0),
-                    {"t": 75.0, "event": "JobEnded", "state": state, "reason": "as asked"},
-                ],
-                f"toy: round 1 | objective 0.5 | 4 members | {state} after 1:15: as asked",
-            )
-            for state in ("done", "failed", "cancelled")
+        (
+            [
+                stopping(),
+                ended(0, 1.0, gap=0.25, gap_is_bound=True),
+                {"t": 75.0, "event": "JobEnded", "state": "failed", "reason": "as asked"},
+            ],
+            "toy: round 1 | objective 0.5 | gap ≤2.5e-01 | 4 members | failed after 1:15: as asked",
         ),
     ],
 )
 def test_the_status_is_one_line(records: list[dict[str, Any]], line: str) -> None:
     assert status_line(status_of(*records)) == line
     assert status_line(status_of(*records), "mine") == line.replace("toy", "mine", 1)
-
-
-@pytest.mark.parametrize(
-    ("gaps", "share"), [([], None), ([0.5], 0.0), ([0.5, 5e-7], 1.0), ([1.0, 2.0], 0.0)]
-)
-def test_the_progress_to_the_target_gap_is_a_fraction(gaps: list[float], share: Any) -> None:
-    rows = [ended(r, r + 1.0, gap=gap) for r, gap in enumerate(gaps)]
-    assert status_of(stopping(rounds=10, gap=1e-6), *rows).gap_share == share
-
-
-def test_a_wait_is_shown_until_it_ends() -> None:
-    waiting = {"t": 12.0, "event": "Waiting", "what": "members", "have": 0, "need": 2}
-    waiting |= {"since_s": 2.0, "remedy": "no worker is connected"}
-    status = status_of(LIMITED, waiting)
-    assert status.waiting is not None
-    assert waiting_line(status.waiting, status.seconds) == (
-        "waiting for members for 0:10: 0 of 2; no worker is connected"
-    )
-    assert status_of(LIMITED, waiting, {"t": 13.0, "event": "WaitEnded"}).waiting is None

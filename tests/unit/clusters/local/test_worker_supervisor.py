@@ -45,21 +45,18 @@ class EndingProcess(Process):
 
 
 class Launcher:
-    """Starts workers that register at once, all at the same address unless configured otherwise."""
+    """Starts workers that register at once, all at the same address."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.keeper: WorkerSupervisor | None = None
         self.started: list[EndingProcess] = []
-        #: Addresses of the next workers.
-        self.addresses: list[str] = []
         self._scheduler = scheduler
 
     async def start(self, options: WorkerOptions, lifeline: int) -> Process:
         assert self.keeper is not None
         self.started.append(EndingProcess(pid=len(self.started)))
-        address = self.addresses.pop(0) if self.addresses else ADDRESS
-        self._scheduler.workers[address] = SimpleNamespace(name=options.name)
-        self.keeper.add_worker(self._scheduler, address)
+        self._scheduler.workers[ADDRESS] = SimpleNamespace(name=options.name)
+        self.keeper.add_worker(self._scheduler, ADDRESS)
         return self.started[-1]
 
     async def close(self) -> None:
@@ -100,16 +97,3 @@ async def test_a_worker_that_got_the_port_of_a_former_one_can_be_lost(launcher: 
         await keeper.lose([ADDRESS], "kill", 0.0)
     assert [process.signals for process in launcher.started] == [[signal.SIGKILL]] * 2
     assert keeper.status() == []
-
-
-@pytest.mark.asyncio
-async def test_a_job_gets_workers_up_to_the_maximum_and_releases_them(launcher: Launcher) -> None:
-    keeper = launcher.keeper
-    assert keeper is not None
-    launcher.addresses = [f"tcp://127.0.0.1:{k}" for k in range(40001, 40006)]
-    await keeper.bring_back(1)
-    granted = [await keeper.request(1), await keeper.request(5), await keeper.request(1)]
-    await keeper.release(["tcp://127.0.0.1:40002", "tcp://127.0.0.1:40003", "tcp://elsewhere:1"])
-    there = [record.name for record in keeper.status()]
-    assert (granted, there) == ([1, 1, 0], ["worker-0"])
-    assert await keeper.request(5) == 2

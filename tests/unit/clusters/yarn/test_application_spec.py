@@ -64,14 +64,12 @@ def written(tmp_path):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("dask-yarn services scheduler", f"python {OURS} scheduler"),
         (
             "conda activate x; exec dask-yarn services worker --nthreads 2 && echo",
             f"conda activate x; exec python {OURS} worker --nthreads 2 && echo",
         ),
         ("/opt/env/bin/dask-yarn services worker", f"/opt/env/bin/python {OURS} worker"),
         ('"$ENV/bin/dask-yarn" services worker', f'"$ENV/bin/python" {OURS} worker'),
-        ("dask-yarn \\\n  services worker", f"python \\\n  {OURS} worker"),
         (
             "environment/bin/python -m dask_yarn.cli services client job.py -n 3",
             f"environment/bin/python {OURS} client job.py -n 3",
@@ -82,10 +80,7 @@ def written(tmp_path):
                 f"python {OURS} worker",
                 "my-dask-yarn services worker",
                 "dask-yarn submit script.py",
-                "cp dask-yarn services",
-                "dask-yarn-services worker",
                 "python -m dask_yarn.client services",
-                "",
             )
         ),
     ],
@@ -121,12 +116,6 @@ def test_rewriting_leaves_the_argument_unchanged(written):
     assert spec.to_yaml() == text
 
 
-def test_a_specification_is_read_from_a_file_a_mapping_and_a_record(written):
-    from_file = read_specification(str(written))
-    assert read_specification(from_file.to_dict()) == from_file
-    assert read_specification(from_file) is from_file
-
-
 VENV = {"environment": "venv:///opt/env", "n_workers": 1}
 
 
@@ -139,10 +128,8 @@ VENV = {"environment": "venv:///opt/env", "n_workers": 1}
             ),
             "'a'",
         ),
-        (lambda: read_specification({"services": {}, "nonsense": 1}), "nonsense"),
         (lambda: read_specification("/nowhere/spec.yaml"), "No such file"),
         (lambda: make_specification(n_workers=1), "must provide a path to a Python environment"),
-        (lambda: make_specification(**VENV, deploy_mode="nowhere"), "deploy_mode"),
         (lambda: make_specification(**VENV, worker_memory=12), "12 MiB"),
         (
             lambda: make_specification(environment="missing.tar.gz"),
@@ -183,12 +170,6 @@ def test_the_configured_specification_is_the_default(written):
         other = make_specification(environment="venv:///opt/env", n_workers=None)
     assert (spec.name, other.name) == ("written", "dask")
     assert OURS in spec.services["dask.worker"].script
-
-
-def test_a_local_scheduler_is_no_service():
-    spec = make_specification(environment="venv:///opt/env", deploy_mode="local")
-    assert is_local(spec)
-    assert spec.services["dask.worker"].depends == set()
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,14 @@ import pytest
     ("code", "printed"),
     [
         (
-            "import distributed.utils as u; before = {n: id(v) for n, v in vars(u).items()}\n"
-            "from elasticml.clusters.yarn.compat import import_dask_yarn\n"
-            "print(import_dask_yarn().YarnCluster.__module__)\n"
-            "print({n: id(v) for n, v in vars(u).items()} == before)\n",
-            "dask_yarn.core\nTrue\n",
-        ),
-        (
             # Defaults that a configuration context has removed are restored.
-            "import dask; from elasticml.clusters.yarn.compat import import_dask_yarn\n"
+            "import dask, distributed.utils as u; before = {n: id(v) for n, v in vars(u).items()}\n"
+            "from elasticml.clusters.yarn.compat import import_dask_yarn\n"
             "with dask.config.set({'yarn.queue': 'ml'}):\n"
             "    import_dask_yarn(); print(dask.config.get('yarn.queue'))\n"
-            "import_dask_yarn(); print(dask.config.get('yarn.queue'))",
-            "ml\ndefault\n",
+            "print(import_dask_yarn().YarnCluster.__module__, dask.config.get('yarn.queue'))\n"
+            "print({n: id(v) for n, v in vars(u).items()} == before)\n",
+            "ml\ndask_yarn.core default\nTrue\n",
         ),
         (
             "import sys; sys.modules['skein'] = sys.modules['dask_yarn'] = None\n"

@@ -14,7 +14,7 @@ from elasticml.clusters.yarn.container_allocator import (
 )
 from elasticml.clusters.yarn.exit_reasons import last_line
 from elasticml.clusters.yarn.yarn_client import ContainerState, ServiceContainer
-from elasticml.protocol.marks import LATE_S, MarkStore
+from elasticml.protocol.marks import MarkStore
 from elasticml.protocol.notices import ContainerMarked
 
 PREEMPTED = ("preempted", -102, "Container preempted by scheduler")
@@ -100,13 +100,6 @@ def test_a_container_preempted_young_repeatedly_is_requested_later_and_later():
     assert preempt(allocator, instance, now_s + YOUNG_S) == []
 
 
-def test_containers_preempted_together_count_once_each():
-    allocator = running(4)
-    for instance in range(4):
-        assert preempt(allocator, instance, 20.0, instance + 4) == []
-    assert allocator.count == 4
-
-
 def test_a_replacement_that_has_arrived_is_left_alone():
     allocator = running(1)
     preempt(allocator, 0, now_s=1.0)
@@ -132,12 +125,6 @@ def test_a_request_overtaken_by_a_younger_one_is_repeated():
     assert allocator.see([seen(1, "requested"), seen(2)], now_s=4.0) == [Kill(name="w1"), Add()]
 
 
-def test_a_request_that_waits_in_order_is_left_alone():
-    allocator = running(1)
-    allocator.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
-    assert allocator.see([seen(1), seen(2, "requested")], now_s=900.0) == []
-
-
 def test_a_grant_that_skein_could_not_assign_belongs_to_the_oldest_request():
     allocator = running(1)
     allocator.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
@@ -146,22 +133,6 @@ def test_a_grant_that_skein_could_not_assign_belongs_to_the_oldest_request():
     assert allocator.see([], now_s=5.0) == [Kill(name="w1"), Add()]
     allocator.added("w3", 3, streak=0)
     assert allocator.see([seen(3, "requested")], now_s=9.0) == []
-
-
-def test_a_grant_without_a_request_is_forgotten():
-    allocator = running(1)
-    allocator.unplaced()
-    assert allocator.see([], now_s=1.0) == []
-    allocator.see([seen(1, "requested")], now_s=2.0)
-    assert allocator.see([], now_s=9.0) == []
-
-
-def test_a_container_released_for_a_marked_one_is_requested_again(marks):
-    allocator = running(3)
-    marks.mark("w0")
-    assert release(allocator, ["w2"], marks, now_s=5.0) == [Kill(name="w2")]
-    assert allocator.see([seen(2, "killed")], now_s=5.5) == []
-    assert allocator.see([], now_s=6.0) == [Add()]
 
 
 def test_a_mark_on_a_container_whose_worker_has_not_registered_is_not_answered(marks):
@@ -175,14 +146,6 @@ def test_a_mark_on_a_container_whose_worker_has_not_registered_is_not_answered(m
     marks.register("container_2", "w2", 2.0)
     release(allocator, ["w0"], marks, now_s=3.0)
     assert allocator.count == 2, "now it is answered"
-
-
-def test_a_mark_that_lapsed_long_ago_is_not_answered(marks):
-    allocator = running(2)
-    marks.mark("w0")
-    marks.end("w0", 4.0)
-    assert release(allocator, ["w1"], marks, now_s=4.0 + LATE_S) == [Kill(name="w1")]
-    assert allocator.see([], now_s=20.0) == []
 
 
 def test_a_container_released_for_a_mark_that_has_just_ended_is_requested_again(marks):
@@ -289,12 +252,6 @@ def test_a_job_gets_at_most_the_remaining_maximum_of_which_delayed_requests_are_
 def test_a_job_releases_down_to_the_minimum(marks):
     allocator = running(3, minimum=2)
     assert release(allocator, ["w0", "w1"], marks, now_s=0.0) == [Kill(name="w0")]
-
-
-def test_missing_containers_below_the_minimum_are_requested():
-    allocator = running(3, minimum=3)
-    allocator.ended("w1", "success", 0, "", now_s=4.0)
-    assert allocator.see([seen(1, "succeeded")], now_s=4.0) == [Add()]
 
 
 LOST = ("exit", 127, "Exit code: 127\nLast 4096 bytes of stderr :\nbash: python: not found\n")

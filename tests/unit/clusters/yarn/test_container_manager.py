@@ -253,8 +253,6 @@ async def test_the_end_of_a_container_is_reported_once_with_its_reason():
     ("state", "message", "reason"),
     [
         ("failed", PREEMPTED, "preempted"),
-        ("failed", "Container released on a *lost* node", "node"),
-        ("failed", "Container killed for exceeding physical memory limits", "memory"),
         ("failed", "Container failed during execution, see logs for more information.", "exit"),
         ("killed", "Killed by user request.", "released"),
     ],
@@ -285,30 +283,3 @@ async def test_a_closed_manager_leaves_no_task_that_polls():
     async with World(2):
         assert asyncio.all_tasks() != {asyncio.current_task()}
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_a_job_gets_containers_up_to_the_maximum():
-    async with World(2, maximum=3) as world:
-        assert await world.manager.request(4) == 1
-        assert world.states() == ["running", "running", "requested"]
-
-
-async def test_a_released_worker_is_retired_and_its_container_released():
-    async with World(3) as world:
-        await world.manager.release([address(1), "tls://10.9.9.9:1"])
-        assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
-        assert world.app.killed == ["dask.worker_1"]
-
-
-async def test_an_application_whose_workers_cannot_start_ends_with_one_line():
-    async with World(3, registered=0) as world:
-        line = "worker_class: cannot import 'mine.Worker'"
-        world.app.store.put("elasticml.word.dask.worker_2", line.encode())
-        for i in (2, 3, 4):
-            world.agent.end(f"container_{i}", 2, "Exit code: 2")
-        await world.until(lambda: world.app.ended is not None)
-        assert world.app.ended == (
-            "FAILED",
-            "3 worker containers in a row ended before they registered (exit, status 2): "
-            f"{line}; fix that and submit again",
-        )

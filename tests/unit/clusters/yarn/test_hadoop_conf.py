@@ -19,7 +19,6 @@ HA = {f"{RM}ha.enabled": "true", f"{RM}ha.rm-ids": "a,b", f"{RM}hostname.a": "ha
     ("values", "urls"),
     [
         ({}, ("http://127.0.0.1:8088",)),
-        ({f"{RM}hostname": "rm"}, ("http://rm:8088",)),
         ({f"{RM}hostname": "rm", f"{RM}webapp.address": "0.0.0.0:9"}, ("http://rm:9",)),
         (
             {f"{RM}hostname": "rm", f"{RM}webapp.address": "${yarn.resourcemanager.hostname}:9"},
@@ -29,7 +28,6 @@ HA = {f"{RM}ha.enabled": "true", f"{RM}ha.rm-ids": "a,b", f"{RM}hostname.a": "ha
             {f"{RM}hostname": "rm", "yarn.http.policy": "HTTPS_ONLY", f"{RM}webapp.address": "x:9"},
             ("https://rm:8090",),
         ),
-        (HA | {f"{RM}webapp.address.b": "hb:9"}, ("http://ha:8088", "http://hb:9")),
         (
             HA | {"yarn.http.policy": "HTTPS_ONLY", f"{RM}webapp.https.address.b": "hb:9"},
             ("https://ha:8090", "https://hb:9"),
@@ -51,13 +49,6 @@ def test_a_cluster_that_is_not_configured_has_a_remedy(tmp_path):
         require_conf({"YARN_CONF_DIR": str(tmp_path)})
     (tmp_path / "yarn-site.xml").write_text("<configuration/>")
     assert require_conf({"YARN_CONF_DIR": str(tmp_path)}).folders == (tmp_path,)
-
-
-def test_missing_settings_have_hadoops_defaults():
-    grace = grace_settings(HadoopConf(), HadoopConf())
-    assert (grace.is_preempting, grace.max_wait_s, grace.interval_s) == (False, 15, 3)
-    assert (grace.sigkill_delay_s, grace.natural_termination, grace.per_round) == (0.25, 0.2, 0.1)
-    assert (grace.node_expiry_s, grace.is_recovering) == (600, False)
 
 
 def test_preemption_in_observe_only_mode_takes_nothing():
@@ -82,7 +73,6 @@ def test_preemption_in_observe_only_mode_takes_nothing():
             },
             False,
         ),
-        ({"resource.memory.enabled": "true"}, True),
         ({"elastic-memory-control.enabled": "true"}, True),
     ],
 )

@@ -99,11 +99,6 @@ def test_other_editable_installs_are_refused_with_the_remedy(small_venv):
         packing_list(str(small_venv))
 
 
-def test_a_folder_that_is_no_environment_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="not a virtual or conda environment"):
-        packing_list(str(tmp_path))
-
-
 def test_the_hash_depends_on_the_content(small_venv):
     exclude = [f"{LIBRARY}/elasticml/*"]
     listed = packing_list(str(small_venv), exclude)
@@ -128,13 +123,6 @@ def test_an_environment_is_uploaded_once(small_venv, tmp_path, scheme):
     assert upload_once(listed, place, say=messages.append) == first
     assert len(messages) == 2
     assert first == f"{place}/{listed.digest()}.tar.gz"
-
-
-def test_a_failed_upload_is_one_line(small_venv, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="choose a place with free space") as caught:
-        upload_once(packing_list(str(small_venv)), str(tmp_path / "file" / "below"))
-    assert "\n" not in caught.value.message
 
 
 def test_a_conda_environment_is_packed_by_conda_pack(small_conda, tmp_path):

@@ -32,13 +32,6 @@ def test_environments_are_read_as_dask_yarn_reads_them(text, kind, setup, python
     assert str(environment) == text
 
 
-def test_only_an_archive_is_uploaded(tmp_path):
-    archive = tmp_path / "env.tar.gz"
-    archive.write_bytes(b"")
-    assert read_environment(str(archive)).files() == {"environment": str(archive)}
-    assert read_environment("venv:///opt/env").files() == {}
-
-
 @pytest.mark.parametrize("text", ["", "venv://", "nowhere/env.tar.gz"])
 def test_invalid_names_are_refused(text):
     with pytest.raises(ConfigError, match="environment: "):

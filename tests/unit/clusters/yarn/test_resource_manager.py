@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from elasticml.clusters.yarn.resource_manager import ResourceManager, check_grantable
+from elasticml.clusters.yarn.resource_manager import ResourceManager
 from elasticml.clusters.yarn.rm_responses import (
     Resources,
     read_applications,
@@ -66,19 +66,9 @@ def test_queues_of_a_fair_scheduler():
     )
 
 
-def test_a_fifo_scheduler_has_one_queue():
-    (only,) = read_queues({"scheduler": {"schedulerInfo": {"type": "fifoScheduler"}}})
-    assert (only.name, only.is_leaf) == ("default", True)
-
-
 def test_a_cluster_without_nodes_or_applications_answers_null():
     assert read_nodes({"nodes": None}) == []
     assert read_applications({"apps": None}) == []
-
-
-def test_applications_are_listed_the_latest_first():
-    apps = [{"id": f"a{start}", "startedTime": 1000 * start} for start in (1, 3, 2)]
-    assert [app.id for app in read_applications({"apps": {"app": apps}})] == ["a3", "a2", "a1"]
 
 
 def test_a_node_of_an_older_version_reports_its_total_in_parts():
@@ -140,26 +130,3 @@ def test_resource_managers_that_are_all_down_or_standby_are_named():
 def test_other_servers_and_refusals_are_one_line(answer, message):
     with serving(lambda *request: answer) as url, pytest.raises(SubmissionError, match=message):
         ResourceManager([url]).queues()
-
-
-def test_the_fair_schedulers_limits_are_refused_too():
-    def answer(method, path, headers, body):
-        node = {
-            "id": "n:1",
-            "nodeHostName": "n",
-            "state": "RUNNING",
-            "availMemoryMB": 6144,
-            "usedMemoryMB": 0,
-            "availableVirtualCores": 16,
-            "usedVirtualCores": 0,
-        }
-        bodies = {"/scheduler": FAIR, "/nodes": {"nodes": {"node": [node]}}}
-        result = next((b for end, b in bodies.items() if path.endswith(end)), None)
-        return (200, {}, json.dumps(result).encode()) if result else ACTIVE_INFO
-
-    with serving(answer) as url:
-        rm = ResourceManager([url])
-        check_grantable(rm, "ml", [(2048, 1, "")])
-        check_grantable(rm, "users.ann", [(4096, 1, "")])
-        with pytest.raises(SubmissionError, match="queue ml never holds more than 4"):
-            check_grantable(rm, "ml", [(2048, 1, "")] * 3)

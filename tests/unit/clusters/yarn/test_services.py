@@ -56,14 +56,11 @@ def test_a_service_outside_a_container_is_a_one_line_error(monkeypatch, capsys):
     )
 
 
-def test_a_worker_gets_its_containers_resources():
+def test_the_command_line_overrides_the_container_which_is_overridden_by_options():
     plan = plan_worker(HERE, None, None, {}, None)
     assert plan.class_path is None
     assert (plan.options["name"], plan.options["nthreads"]) == ("dask.worker_3", 2)
     assert plan.options["memory_limit"] == 2 * 2**30
-
-
-def test_the_command_line_overrides_the_container_which_is_overridden_by_options():
     plan = plan_worker(HERE, 7, "1 GiB", {"memory_limit": "3 GiB"}, None)
     assert (plan.options["nthreads"], plan.options["memory_limit"]) == (7, "3 GiB")
 
@@ -75,16 +72,6 @@ def test_a_nanny_is_a_worker_of_ours_with_its_variables(name: str):
     assert (plan.class_path, plan.variables) == (None, {"A": "1"})
     assert plan.options["resources"] == {"gpu": 1}
     assert "preload_nanny" not in plan.options
-
-
-def test_a_users_worker_class_gets_the_users_options():
-    plan = plan_worker(HERE, None, None, {"env": {"A": "1"}}, "mine.Nanny")
-    assert (plan.class_path, plan.options["env"], plan.variables) == ("mine.Nanny", {"A": "1"}, {})
-
-
-def test_options_are_read_as_dask_yarn_writes_them():
-    assert worker_options(encoded({"resources": {"gpu": 1}})) == {"resources": {"gpu": 1}}
-    assert worker_options({}) == {}
 
 
 @pytest.mark.parametrize("environment", [{"worker_options": "{}"}, encoded([1])])

@@ -97,6 +97,7 @@ def test_a_resumed_driver_waits_for_data_that_were_present_before(
     assert failing_reads["train.svm"] == left
     is_missing = "does not exist" in verdict.reason
     assert is_missing is (attempts > 0), verdict.reason
+    assert "data must be at a path that all nodes share" in verdict.reason
 
 
 def test_a_job_that_is_ended_before_it_resumes_reports_its_progress(place, tmp_path, application):

@@ -56,12 +56,6 @@ def test_files_for_the_driver_alone_are_not_fetched(tmp_path):
     assert copied(tmp_path / "here") == {"model.npz": b"whole"}
 
 
-def test_the_last_copies_are_made_before_the_end(run, tmp_path):
-    with RunSync(run, str(tmp_path / "place")):
-        (run / "model.npz").write_bytes(b"model")
-    assert copied(tmp_path / "place") == {"model.npz": b"model"}
-
-
 def test_nothing_is_copied_to_a_path_that_another_run_now_owns(run, tmp_path):
     (run / "model.npz").write_bytes(b"model")
     with RunSync(run, str(tmp_path / "place"), lambda: False):
