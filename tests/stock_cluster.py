@@ -126,7 +126,11 @@ class StockCluster(StockProcesses):
         )
 
     def _await_file(self) -> None:
-        self.wait_for(self.file.exists, "the scheduler's file")
+        # The scheduler makes the file before it writes it.
+        self.wait_for(
+            lambda: self.file.exists() and self.file.read_text().rstrip().endswith("}"),
+            "the scheduler's file",
+        )
 
 
 @contextlib.contextmanager

@@ -181,9 +181,16 @@ def test_warnings_and_long_waits_are_at_the_top_and_names_are_shown_unchanged(pa
     assert "About 1 member pays for these data" in top
 
 
-def test_page_elsewhere_includes_the_history_or_is_refused_in_one_line(path, tmp_path):
+def test_page_elsewhere_of_an_interrupted_run_includes_the_history(path, tmp_path):
+    (path / "summary.json").unlink()
+    story = (path / "story.jsonl").read_text().splitlines()
+    (path / "story.jsonl").write_text("\n".join(story[:-4]) + '\n{"t": 9.1, "ev')
     page = write_report(path, tmp_path / "out" / "page.html")
-    (link,) = [result for result in check(page).links if result.startswith("data:text/csv;base64,")]
+    seen = check(page)
+    words = " ".join(seen.words)
+    assert "unfinished" in words
+    assert "The last line of story.jsonl is cut off and was left out." in words
+    (link,) = [one for one in seen.links if one.startswith("data:text/csv;base64,")]
     assert base64.b64decode(link.partition(",")[2]) == (path / "history.csv").read_bytes()
     assert (tmp_path / "out" / "lanes.png").exists()
     (tmp_path / "file").write_text("x")
@@ -239,15 +246,6 @@ def test_unusual_run_still_has_a_report(path, name):
     ODD[name](path)
     result = check(write_report(path))
     assert "Settings" in result.words
-
-
-def test_interrupted_run_is_shown_as_interrupted(path):
-    (path / "summary.json").unlink()
-    story = (path / "story.jsonl").read_text().splitlines()
-    (path / "story.jsonl").write_text("\n".join(story[:-4]) + '\n{"t": 9.1, "ev')
-    words = " ".join(check(write_report(path)).words)
-    assert "unfinished" in words
-    assert "The last line of story.jsonl is cut off and was left out." in words
 
 
 # --- several runs ---------------------------------------------------------------------------------
