@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from elasticml.clusters.local.cluster import LocalCluster
     from elasticml.clusters.yarn.cluster import YarnCluster
     from elasticml.data.readers.arrays import from_arrays
-    from elasticml.data.readers.converted import read_converted
+    from elasticml.data.readers.chunk_folder import read_chunks
     from elasticml.data.readers.dask_collections import from_dask
     from elasticml.data.readers.frames import from_frame, from_pandas
     from elasticml.data.readers.images import read_images
@@ -99,7 +99,7 @@ __all__ = [
     "lasso_path",
     "load_model",
     "policies",
-    "read_converted",
+    "read_chunks",
     "read_csv",
     "read_images",
     "read_parquet",
@@ -117,7 +117,7 @@ _HOMES = {
     "from_arrays": "data.readers.arrays",
     "from_dask": "data.readers.dask_collections",
     **dict.fromkeys(("from_frame", "from_pandas"), "data.readers.frames"),
-    "read_converted": "data.readers.converted",
+    "read_chunks": "data.readers.chunk_folder",
     "read_csv": "data.readers.tabular",
     "read_images": "data.readers.images",
     "read_parquet": "data.readers.tabular",

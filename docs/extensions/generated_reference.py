@@ -36,7 +36,7 @@ GROUPS: Mapping[str, str] = {
     ),
     "Data": (
         "from_arrays from_frame from_pandas from_dask read_svmlight read_csv read_parquet "
-        "read_images read_converted"
+        "read_images read_chunks"
     ),
     "Estimators": (
         "LinearSVC LogisticRegression Ridge Lasso ElasticNet LassoCV ElasticNetCV "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from elasticml.data.readers.convert import ConversionProgress
+    from elasticml.data.readers.chunk_folder import ConversionProgress
     from elasticml.data.source import Source
 
 #: Seconds between two progress lines.
@@ -63,14 +63,13 @@ def convert(
 ) -> None:
     """Convert data."""
     from elasticml.cli.submit_flow import INTERRUPTED
-    from elasticml.data.readers.convert import compute_stats
-    from elasticml.data.readers.convert import convert as write
-    from elasticml.data.readers.converted import read_converted
+    from elasticml.data.readers.chunk_folder import compute_stats, read_chunks
+    from elasticml.data.readers.chunk_folder import convert as write
     from elasticml.jobs.job_validation import parse_chunk_size
 
     data = _source(source, kind, settings)
     size = parse_chunk_size(chunk_size)
-    facts = None if like is None else compute_stats(read_converted(like))
+    facts = None if like is None else compute_stats(read_chunks(like))
     began_s = time.monotonic()
     progress = _Progress()
     chunking = {} if size is None else {"chunk_bytes": size}

@@ -32,7 +32,7 @@ CHUNKS_PER_MEMBER: Final = 64
 
 #: The classes of the formats of files, by their names in job files. Imported when needed.
 _FORMATS: Final[dict[str, str]] = {
-    "chunks": "elasticml.data.readers.converted:ConvertedSource",
+    "chunks": "elasticml.data.readers.chunk_folder:ChunkFolder",
     "csv": "elasticml.data.readers.tabular:CsvSource",
     "images": "elasticml.data.readers.images:ImageSource",
     "npz": "elasticml.data.readers.npz:NpzSource",
@@ -324,7 +324,7 @@ def _cache_name(source: Source, fingerprint: str) -> str:
     return fingerprint if columns is None else f"{fingerprint}-{columns}"
 
 
-def read_chunks(
+def read_again(
     source: Source,
     ids: Sequence[ChunkId],
     chunk_bytes: int | None,

@@ -36,8 +36,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.out_of_core.store import plan_residency
-from elasticml.data.readers.convert import convert
-from elasticml.data.readers.converted import ConvertedSource, read_converted
+from elasticml.data.readers.chunk_folder import ChunkFolder, convert, read_chunks
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.ids import ExchangeId, parse_size
 from elasticml.protocol.events import ExchangeHeader
@@ -80,7 +79,7 @@ def throttled(folder: Path, bytes_per_s: int | None) -> Iterator[None]:
         group.rmdir()
 
 
-def load(source: ConvertedSource, limit: int, n_bytes: int | None = None) -> tuple[
+def load(source: ChunkFolder, limit: int, n_bytes: int | None = None) -> tuple[
     ChunkStore, DatasetStats
 ]:  # fmt: skip
     """Read blocks as a member does, all or the first bytes up to a limit."""
@@ -163,7 +162,7 @@ def main(
 
 def measure(data: Path, limit: int, epochs: int, threads: int) -> None:
     """Measure and print."""
-    source = read_converted(str(data))
+    source = read_chunks(str(data))
     total = sum(block.nbytes for block in source.blocks())
     print(f"{total / 2**30:.2f} GiB of chunks, limit {limit / 2**30:.2f} GiB")
 

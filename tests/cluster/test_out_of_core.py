@@ -12,7 +12,7 @@ from distributed import Client
 from distributed import LocalCluster as StockLocalCluster
 
 import elasticml as em
-from elasticml.data.readers.convert import convert
+from elasticml.data.readers.chunk_folder import convert
 from elasticml.data.source import Source
 from elasticml.data.synthetic.sparse import synthetic
 from elasticml.errors import ConfigError

@@ -15,7 +15,7 @@ from sklearn.linear_model import ElasticNet
 from elasticml.algorithms.base import Arrays
 from elasticml.arrays import F64
 from elasticml.data.readers.arrays import ArraySource, from_arrays
-from elasticml.data.readers.convert import convert
+from elasticml.data.readers.chunk_folder import convert
 from elasticml.data.source import Source, source_from_spec
 from tests.primal_reference import PrimalReference
 

@@ -35,8 +35,7 @@ import elasticml as em
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.data.dataset_stats import merge_summaries, summarise
-from elasticml.data.readers.convert import convert
-from elasticml.data.readers.converted import read_converted
+from elasticml.data.readers.chunk_folder import convert, read_chunks
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import Source, survey_all
 from elasticml.data.storage.block_file import map_block, write_block
@@ -311,7 +310,7 @@ def cases() -> dict[str, Case]:
         **found,
         "images": Case(write_images, lambda folder: use(em.read_images(str(folder)))),
         "chunks": Case(
-            write_chunks, lambda folder: use(read_converted(str(folder / "out"))), forge_chunks
+            write_chunks, lambda folder: use(read_chunks(str(folder / "out"))), forge_chunks
         ),
         "model": Case(write_model, read_model, forge_arrays),
         "network": Case(write_network, read_model, forge_network),

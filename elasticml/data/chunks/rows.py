@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from elasticml.data.chunks.chunk import Chunk, Dtype
-from elasticml.data.chunks.chunker import Rows, block_layout, cut
-from elasticml.data.dataset_stats import BlockSummary, summarise
+from elasticml.data.chunks.chunker import Rows, block_layout
 from elasticml.errors import DataError, one_line
 
 #: Most bytes to which small parts are joined.
@@ -282,18 +281,6 @@ def rows_of_chunk(chunk: Chunk) -> Rows:
         indices=chunk.indices,
         values=values,
     )
-
-
-def cut_rows(
-    rows: Rows, n_columns: int | None, name: str, block: int, chunk_bytes: int, dtype: Dtype
-) -> tuple[list[Chunk], BlockSummary]:
-    """Partition a block's rows into chunks of at most ``n_columns`` columns, and summarise them."""
-    counts = dict(rows.notes)
-    if n_columns is not None:
-        rows = fit_columns(rows, n_columns, counts)
-    chunks = cut(rows, name, block, chunk_bytes, dtype=dtype)
-    layout = block_layout(rows, dtype)
-    return chunks, summarise(block, chunks, layout, counts=counts)
 
 
 def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:

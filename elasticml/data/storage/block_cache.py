@@ -8,16 +8,23 @@ again. Without a writable directory nothing is cached.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from elasticml.data.storage.block_file import PART, SUFFIX, Block, map_block, write_block
+from elasticml.data.storage.block_file import (
+    PART,
+    SUFFIX,
+    Block,
+    is_locked,
+    locked,
+    map_block,
+    write_block,
+)
 from elasticml.data.storage.file_limits import FREE_SHARE_MIN
 from elasticml.errors import DataError
 from elasticml.user_cache import CacheSetting, cache_bytes_max, cache_directory, is_off
@@ -69,7 +76,7 @@ def cached(
     block = _load(path)
     if block is not None:
         return block
-    with _lock(folder / f"{key}{_LOCK}"):
+    with locked(folder / f"{key}{_LOCK}"):
         block = _load(path)
         if block is not None:
             return block
@@ -147,20 +154,6 @@ def _has_room(folder: Path, block: Block) -> bool:
     return nbytes <= cache_bytes_max() and disk.free - nbytes >= FREE_SHARE_MIN * disk.total
 
 
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold an advisory lock, which the kernel releases if the holder dies; no-op without locks."""
-    handle = None
-    with contextlib.suppress(OSError):
-        handle = path.open("ab")
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if handle is not None:
-            handle.close()
-
-
 def _sweep(folder: Path, keep: Path) -> None:
     """Remove the oldest blocks until the rest fit, and the partial files of killed writers.
 
@@ -184,17 +177,5 @@ def _sweep(folder: Path, keep: Path) -> None:
     for part in folder.glob(f"*{SUFFIX}*{PART}"):
         lock = folder / f"{part.name.partition(SUFFIX)[0]}{_LOCK}"
         # The caller holds its own block's lock and has already finished writing it.
-        if lock == keep.with_suffix(_LOCK) or not _is_held(lock):
+        if lock == keep.with_suffix(_LOCK) or not is_locked(lock):
             part.unlink(missing_ok=True)
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether another process is writing this lock's block; True if locks are not supported."""
-    try:
-        with lock.open("rb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False

@@ -7,13 +7,15 @@ verified by its checksum before any of it except labels and weights is accessed.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -180,3 +182,36 @@ def _bodies_start(n_text: int) -> int:
 
 def _digest(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=8).digest()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file, which is created, or a folder; no-op where locks are not supported.
+
+    The kernel releases the lock if its holder dies.
+    """
+    descriptor = None
+    with contextlib.suppress(OSError):
+        how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(path, how | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process holds a lock; True if locks are not supported."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -23,7 +23,7 @@ from elasticml.data.out_of_core.mapped_memory import (
     return_free_memory,
 )
 from elasticml.data.out_of_core.store import OutOfCoreStore
-from elasticml.data.source import Source, read_block, read_chunks
+from elasticml.data.source import Source, read_again, read_block
 from elasticml.data.storage.filesystem import reason_of
 from elasticml.errors import DataError, host_fault
 from elasticml.ids import ChunkId
@@ -360,7 +360,7 @@ class ChunkStore:
         nbytes = parsed = 0
         # Block by block: together they may not fit into memory.
         for _, of_block in itertools.groupby(missing, lambda id: id.block):
-            chunks = read_chunks(source, list(of_block), chunk_bytes, n_members, cache)
+            chunks = read_again(source, list(of_block), chunk_bytes, n_members, cache)
             nbytes, parsed = nbytes + _bytes_of(chunks), parsed + parsed_bytes(chunks)
             self.put(chunks)
         return nbytes, parsed

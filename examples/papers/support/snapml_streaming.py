@@ -18,8 +18,7 @@ from support.snapml_store import Store
 from elasticml.algorithms.cocoa import sdca_kernels
 from elasticml.algorithms.cocoa.permutation import bucket_for
 from elasticml.data.out_of_core.mapped_memory import resident_bytes
-from elasticml.data.readers.convert import convert
-from elasticml.data.readers.converted import read_converted
+from elasticml.data.readers.chunk_folder import convert, read_chunks
 from elasticml.data.synthetic.sparse import synthetic
 from tests.bench.harness import seconds
 from tests.bench.out_of_core import Passes, forget, load
@@ -101,7 +100,7 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         convert(synthetic("rcv1", rows, seed=1, dtype="float32"), folder)
-    source = read_converted(str(folder))
+    source = read_chunks(str(folder))
     total = sum(block.nbytes for block in source.blocks())
 
     def prepare() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from elasticml.cli.main import main
-from elasticml.data.readers.converted import read_converted
+from elasticml.data.readers.chunk_folder import read_chunks
 from elasticml.data.source import load_all
 from elasticml.report.run_reader import read_run
 
@@ -168,7 +168,7 @@ def test_an_internal_error_is_one_line_and_exit_3(command, monkeypatch):
         (FROM_FILE, ["run", "job.yaml"], [], "the job had not started, and "),
         ("cli.cluster.client_of", ["run", "job.yaml"], [], "the job had not started, and "),
         (FROM_FILE, ["run", "job.yaml"], ["it is in a"], "it is in a"),
-        ("data.readers.convert.convert", ["convert", "rows.svm", "made"], [], ""),
+        ("data.readers.chunk_folder.convert", ["convert", "rows.svm", "made"], [], ""),
     ],
 )
 def test_an_interrupt_is_exit_130_and_names_the_remains_if_there_are_any(
@@ -255,12 +255,12 @@ def test_data_are_converted_by_the_name_of_their_file_and_as_a_job_says(command,
     code, out, _ = command("convert", "a.csv", made, "--set", "label=y")
     assert code == 0
     assert f"{{format: chunks, path: {made}}}" in out
-    assert load_all(read_converted(str(made)))[0].values.tolist() == [[2.0], [3.0]]
+    assert load_all(read_chunks(str(made)))[0].values.tolist() == [[2.0], [3.0]]
     (tmp_path / "a.svm").write_text("1 1:2\n-1 2:3\n")
     job_file(tmp_path, **svmlight("a.svm", test="b.svm", chunk_size="1 MiB", cache=False))
     code, out, _ = command("convert", "job.yaml", "two", "--set", "dtype=float32", "--json")
     assert (code, json.loads(out)["rows"]) == (0, 2)
-    assert load_all(read_converted(str(tmp_path / "two")))[0].values.dtype == "float32"
+    assert load_all(read_chunks(str(tmp_path / "two")))[0].values.dtype == "float32"
 
 
 def test_doctor_has_machine_readable_output_and_a_remedy_for_every_problem(command, monkeypatch):

@@ -15,7 +15,7 @@ from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summa
 from elasticml.data.readers import files
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.svmlight import read_svmlight
-from elasticml.data.source import chunk_size, read_chunks, source_from_spec
+from elasticml.data.source import chunk_size, read_again, source_from_spec
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
 
@@ -127,10 +127,10 @@ def test_single_chunks_are_read_again_byte_for_byte(
     data = read_svmlight(str(tmp_path / "a"))
     all_chunks = [c for b in data.blocks() for c in data.read(b.index, 1200, 4)[0]]
     expected = [all_chunks[i] for i in (7, 0, 3, len(all_chunks) - 1)]
-    again = read_chunks(data, [chunk.id for chunk in expected], 1200, 4, tmp_path / "cache")
+    again = read_again(data, [chunk.id for chunk in expected], 1200, 4, tmp_path / "cache")
     assert [bytes(c.body) for c in again] == [bytes(c.body) for c in expected]
     with pytest.raises(DataError, match="has no chunk"):
-        read_chunks(data, [ChunkId(data.fingerprint(), 0, 999)], 1200, 4)
+        read_again(data, [ChunkId(data.fingerprint(), 0, 999)], 1200, 4)
 
 
 def test_a_spec_without_a_path_is_refused() -> None:

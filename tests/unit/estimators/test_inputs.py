@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_iris, make_classification
 
 import elasticml as em
-from elasticml.data.readers.convert import convert
+from elasticml.data.readers.chunk_folder import convert
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError, DataError
 

@@ -15,7 +15,7 @@ from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core import store as out_of_core_store
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.readers.convert import convert
+from elasticml.data.readers.chunk_folder import convert
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore

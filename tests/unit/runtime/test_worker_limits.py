@@ -162,7 +162,7 @@ def test_blocks_that_are_taken_over_are_read_one_after_another(
         asked.append(list(ids))
         return [chunk(id.ordinal, block=id.block) for id in ids]
 
-    monkeypatch.setattr(chunk_store, "read_chunks", read)
+    monkeypatch.setattr(chunk_store, "read_again", read)
     ids = [chunk(k, block=block).id for k in range(2) for block in range(3)]
     store = ChunkStore(3 * chunk(0).nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
     assert store.load(object(), ids, None, 1) == (6 * chunk(0).nbytes, 6 * chunk(0).nbytes)

@@ -29,7 +29,7 @@ from elasticml.data.out_of_core.store import (
     stream_chunks,
 )
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.readers.convert import convert
+from elasticml.data.readers.chunk_folder import convert
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
 from tests.waiting import until

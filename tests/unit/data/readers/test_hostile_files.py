@@ -21,7 +21,7 @@ from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.data.dataset_stats import summarise
 from elasticml.data.readers import files, image_folder
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.readers.converted import read_converted
+from elasticml.data.readers.chunk_folder import read_chunks
 from elasticml.data.readers.images import read_images
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.readers.svmlight import read_svmlight
@@ -144,7 +144,7 @@ def test_names_of_members_do_not_break_messages(tmp_path) -> None:
             archive.writestr(name, b"x")
         assert len(refused(read_npz(str(tmp_path / "a.npz")), "a.npz has a member named 'a")) < 300
     (tmp_path / "chunks.json").write_bytes(b"\xff" * 10**5)
-    assert len(refused(read_converted(str(tmp_path)), "chunks.json")) < 600
+    assert len(refused(read_chunks(str(tmp_path)), "chunks.json")) < 600
 
 
 def test_a_bomb_of_zeros_is_refused_by_its_size_alone(tmp_path, monkeypatch) -> None:

@@ -29,8 +29,8 @@ from elasticml.data.source import (
     Source,
     listed_once,
     load_all,
+    read_again,
     read_block,
-    read_chunks,
     source_from_spec,
     survey_all,
 )
@@ -201,7 +201,7 @@ def test_chunks_have_at_most_the_requested_size_or_one_row_and_are_the_same_each
         assert all(chunk.nbytes <= size or chunk.n_rows == 1 for chunk in chunks)
         assert sum(chunk.n_rows for chunk in chunks) == summary.rows
     assert len(chunks) < summary.rows
-    single = read_chunks(again, [chunks[-1].id], 1500, 1)
+    single = read_again(again, [chunks[-1].id], 1500, 1)
     assert [bytes(chunk.body) for chunk in single] == [bytes(chunks[-1].body)]
 
 
@@ -222,7 +222,7 @@ def test_a_block_is_parsed_once_and_a_changed_file_again(tmp_path, monkeypatch, 
     assert changed.fingerprint() != chunks[0].id.source
     assert labels(read_block(changed, 0, 2000, 1, tmp_path / "cache")[0])[0] == N - 1
     with pytest.raises(DataError, match="the data have changed since chunk"):
-        read_chunks(changed, [chunks[0].id], 2000, 1)
+        read_again(changed, [chunks[0].id], 2000, 1)
 
 
 @pytest.mark.parametrize("size", [64, 2**23])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import os
 import signal
@@ -16,11 +15,16 @@ import pytest
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.readers.convert import ConversionProgress, compute_stats, convert
-from elasticml.data.readers.converted import ConvertedSource, read_converted
+from elasticml.data.readers.chunk_folder import (
+    ChunkFolder,
+    ConversionProgress,
+    compute_stats,
+    convert,
+    read_chunks,
+)
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 from elasticml.data.readers.tabular import read_csv
-from elasticml.data.source import Source, load_all, read_chunks, source_from_spec, survey_all
+from elasticml.data.source import Source, load_all, read_again, source_from_spec, survey_all
 from elasticml.data.storage.block_file import files_of
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError, DataError
@@ -70,12 +74,12 @@ def test_converted_data_equal_the_source(tmp_path: Path, kind: str) -> None:
 def test_a_job_names_the_folder_like_any_other_source(tmp_path: Path) -> None:
     made = convert(svmlight(tmp_path), tmp_path / "made", chunk_bytes=2000)
     again = source_from_spec(made.spec())
-    assert again == read_converted(str(tmp_path / "made"))
+    assert again == read_chunks(str(tmp_path / "made"))
     chunks = load_all(again)
     assert len(chunks) > 3
     assert all(chunk.is_mapped for chunk in chunks)
     assert {chunk.id.source for chunk in chunks} == {again.fingerprint()}
-    assert read_chunks(again, [chunks[2].id], None, 5)[0].content_id == chunks[2].content_id
+    assert read_again(again, [chunks[2].id], None, 5)[0].content_id == chunks[2].content_id
 
 
 def test_the_same_data_have_the_same_name_and_changed_data_another(tmp_path: Path) -> None:
@@ -112,7 +116,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from elasticml.data.readers.convert import convert
+from elasticml.data.readers.chunk_folder import convert
 from elasticml.data.readers.svmlight import read_svmlight
 convert(
     read_svmlight(sys.argv[1]),
@@ -135,24 +139,6 @@ def test_remains_of_a_killed_process_are_removed_by_the_next_attempt(tmp_path: P
     (tmp_path / ".other.1.part" / "file").touch()
     convert(source, tmp_path / "made")
     assert parts(tmp_path) == [".other.1.part"]
-
-
-def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, removed, flock = svmlight(tmp_path), [], fcntl.flock
-
-    def late(descriptor: int, how: int) -> None:
-        left = list(tmp_path.glob(".made.*.part"))
-        if left and len(removed) < 2:
-            left[0].rmdir()
-            removed.extend(left)
-        flock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    assert len(load_all(convert(source, tmp_path / "made"))) > 0
-    assert len(removed) == 2
-    assert parts(tmp_path) == []
 
 
 def test_an_attempt_in_progress_is_not_removed(tmp_path: Path) -> None:
@@ -206,7 +192,7 @@ def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> No
     [
         (lambda f: (f / "chunks.json").unlink(), "chunks.json is missing"),
         (lambda f: (f / "chunks.json").write_text("{}"), "is not a manifest of chunk files"),
-        (lambda f: (f / "chunks.json").write_text('{"version": 9}'), "is of version 9, wanted 2"),
+        (lambda f: (f / "chunks.json").write_text('{"version": 9}'), "is of version 9, wanted 3"),
         (lambda f: (f / "000000.chunks").unlink(), "cannot be read: No such file"),
         (lambda f: (f / "000000.chunks").write_bytes(b"x"), "is damaged: it is cut short"),
         (lambda f: _flip(f / "000000.chunks"), "000000.chunks is damaged: chunk"),
@@ -216,11 +202,11 @@ def test_a_damaged_folder_is_a_one_line_error(tmp_path: Path, spoil, says: str) 
     made = convert(svmlight(tmp_path), tmp_path / "made")
     spoil(tmp_path / "made")
     with pytest.raises((ConfigError, DataError), match=says) as raised:
-        look_at_all(ConvertedSource(path=made.path))
+        look_at_all(ChunkFolder(path=made.path))
     assert "\n" not in str(raised.value)
 
 
-def look_at_all(source: ConvertedSource) -> None:
+def look_at_all(source: ChunkFolder) -> None:
     for chunk in load_all(source):
         chunk.load()
 
@@ -268,7 +254,7 @@ def test_files_of_two_conversions_do_not_mix(tmp_path: Path) -> None:
 
 def test_a_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="wanted a folder on a disk that all members can access"):
-        read_converted("hdfs://nn:8020/made")
+        read_chunks("hdfs://nn:8020/made")
 
 
 def test_features_by_columns_do_not_become_rows(tmp_path: Path) -> None:
