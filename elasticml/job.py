@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 
 from elasticml.data.readers.arrays import chunk_bodies
 from elasticml.data.readers.dask_partitions import has_partitions
-from elasticml.data.scored_rows import scored_as
+from elasticml.data.scored_rows import scored_as, with_scored_rows
 from elasticml.data.source import (
     Source,
     listed_once,
@@ -24,17 +24,11 @@ from elasticml.data.source import (
 )
 from elasticml.data.storage.filesystem import is_url, join
 from elasticml.errors import ConfigError, JobFailedError, one_line
-from elasticml.ids import RECORD_VERSION, VERSION
+from elasticml.ids import RECORD_VERSION, VERSION, format_size
 from elasticml.jobs import run_checkpoints
 from elasticml.jobs.callbacks import check_callbacks
 from elasticml.jobs.job_file import read_yaml_mapping
 from elasticml.jobs.job_spec import JobSpec
-from elasticml.jobs.job_validation import (
-    check_chunk_fits,
-    default_chunk_bytes,
-    resolve_holders,
-    resolve_scored_rows,
-)
 from elasticml.jobs.preflight import preflight_data, try_first_block
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
@@ -43,14 +37,16 @@ from elasticml.protocol.job_record import GATHER_S, CheckpointPlace, JobRecord, 
 from elasticml.runtime.cluster_demand import cluster_of, follow_demand
 from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
+    DEALT_ANEW,
     AnyAlgorithm,
+    LocalSGD,
     absent_rule,
     is_deterministic,
     record_section,
     resolve_placement,
 )
 from elasticml.specification.linear import Linear
-from elasticml.specification.sections import check_faults
+from elasticml.specification.sections import Holders, check_faults
 from elasticml.specification.settings_model import documented
 from elasticml.specification.user_objects import give_again, pickled_objects
 
@@ -63,6 +59,8 @@ if TYPE_CHECKING:
     from elasticml.jobs.result import Result
 
 
+#: Default chunk size for local SGD, as in the uni-task paper.
+LOCAL_SGD_CHUNK_BYTES = 200 * 2**10
 #: The settings that a record has in another form, or not at all.
 _CONVERTED = {"data", "test", "chunk_size", "algorithm", "cluster", "validation", "checkpoint"}
 
@@ -104,16 +102,34 @@ class Job(JobSpec):
     def check(self) -> None:
         """Check constraints between settings, and load the initial model."""
         super().check()
-        scores = self.evaluate is not False
-        self._source, self._scored = resolve_scored_rows(
-            self.algorithm,
-            self.data,
-            self.seed,
-            validate=self.validation,
-            test=self.test if scores else None,
-            metrics=self.evaluate.metrics if self.evaluate else (),
-        )
+        self._source = self._with_scored_rows()
         self._initial = load_warm_start(self.warm_start, self.algorithm)
+
+    def _with_scored_rows(self) -> Source:
+        """Return the data with the validation and test rows; resolve their metrics."""
+        validate, test = self.validation, None if self.evaluate is False else self.test
+        if validate is None and test is None:
+            return self.data
+        from elasticml.evaluation.scoring import resolve_metrics  # here: it imports numba
+
+        algorithm = record_section(self.algorithm, self.seed)
+        if test is not None:
+            metrics = self.evaluate.metrics if self.evaluate else ()
+            resolve_metrics(algorithm, metrics, "data.test")
+        if validate is None:
+            return with_scored_rows(self.data, test=test)
+        self._scored = {
+            "metric": list(resolve_metrics(algorithm, validate.metrics)),
+            "every": validate.every,
+            "patience": validate.patience,
+            "min_delta": validate.min_delta,
+        }
+        if validate.share is not None:
+            self._scored["share"] = validate.share
+        else:
+            self._scored["data"] = unlisted(validate.data.spec())
+        held = {"share": validate.share, "seed": self.seed, "validation": validate.data}
+        return with_scored_rows(self.data, **held, test=test)
 
     @property
     def source(self) -> Source:
@@ -124,7 +140,8 @@ class Job(JobSpec):
     @property
     def chunk_bytes(self) -> int | None:
         """The bytes of a chunk; None if they follow from the data and the members."""
-        return self.chunk_size or default_chunk_bytes(self.algorithm)
+        is_local_sgd = isinstance(self.algorithm, LocalSGD)
+        return self.chunk_size or (LOCAL_SGD_CHUNK_BYTES if is_local_sgd else None)
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {self.algorithm!r}, {self.data!r}, {self.stop!r})"
@@ -147,8 +164,21 @@ class Job(JobSpec):
         return try_first_block(self.source, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
-        """Check that a chunk fits into a worker's memory; None and 0 mean no limit."""
-        check_chunk_fits(self.chunk_bytes, worker_bytes)
+        """Check that a chunk fits into a worker's memory; None and 0 mean no limit.
+
+        Raises
+        ------
+        ConfigError
+            When a chunk is larger than 60 % of the worker's memory.
+        """
+        most = BODIES_SHARE * (worker_bytes or math.inf)
+        if (self.chunk_bytes or 0) > most:
+            raise ConfigError(
+                f"data.chunk_size: got {format_size(self.chunk_bytes or 0)}, wanted at most "
+                f"{format_size(most)}, which is 60 % of a worker's memory; make chunks smaller or "
+                "workers larger",
+                path="data.chunk_size",
+            )
 
     def record(
         self,
@@ -437,6 +467,35 @@ class Job(JobSpec):
             cast("Target", target),
             lambda client: _resumed(client, cast("str | Path", place), data, test, objects),
         )
+
+
+def resolve_holders(
+    setting: Holders,
+    algorithm: AnyAlgorithm,
+    total_bytes: int,
+    limits_bytes: Sequence[int],
+) -> int | None:
+    """Resolve how many members hold each chunk's body; None if the driver decides.
+
+    Parameters
+    ----------
+    setting : "auto", 1 or 2
+        "auto" is 2 for both CoCoAs if everything fits twice, else 1: only their policies profit
+        from second copies, so other algorithms do not pay for them.
+    total_bytes : int
+        Estimated bytes of all chunk bodies, before they are read.
+    limits_bytes : sequence of int
+        Bytes that each member may use for bodies; 0 for no limit. With fewer than two the cluster
+        may still grow, and the driver decides when it has the data.
+    """
+    if setting != "auto":
+        return int(setting)
+    if algorithm.name not in DEALT_ANEW:
+        return 1
+    if len(limits_bytes) < 2:
+        return None
+    fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
+    return 2 if fits else 1
 
 
 def _resumed(

@@ -65,7 +65,7 @@ def convert(
     from elasticml.cli.submit_flow import INTERRUPTED
     from elasticml.data.readers.chunk_folder import compute_stats, read_chunks
     from elasticml.data.readers.chunk_folder import convert as write
-    from elasticml.jobs.job_validation import parse_chunk_size
+    from elasticml.jobs.job_spec import parse_chunk_size
 
     data = _source(source, kind, settings)
     size = parse_chunk_size(chunk_size)

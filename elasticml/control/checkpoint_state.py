@@ -7,13 +7,13 @@ are read again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from elasticml.control.driver import Driver
 from elasticml.control.policy import Progress
 from elasticml.ids import ExchangeId, Generation
-from elasticml.protocol.job_record import PlannedFault
+from elasticml.specification.sections import Fault
 
 
 def snapshot(driver: Driver) -> dict[str, Any]:
@@ -63,9 +63,9 @@ def restore(driver: Driver, machine: Mapping[str, Any], progress: Sequence[Progr
             policy.restore(machine["policies"][policy.name])
 
 
-def remaining_faults(planned: Sequence[PlannedFault], round: int) -> list[PlannedFault]:
+def remaining_faults(planned: Sequence[Fault], round: int) -> list[Fault]:
     """Drop faults planned for earlier rounds, and returns of members that are not lost."""
-    remaining: list[PlannedFault] = []
+    remaining: list[Fault] = []
     gone = 0
     for fault in planned:
         if fault.round < round:
@@ -76,7 +76,7 @@ def remaining_faults(planned: Sequence[PlannedFault], round: int) -> list[Planne
         elif gone:
             back = min(fault.count, gone)
             gone -= back
-            remaining.append(replace(fault, count=back))
+            remaining.append(fault.model_copy(update={"returned": back}))
     return remaining
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from elasticml.protocol.job_record import JobRecord, PlannedFault
+from elasticml.protocol.job_record import JobRecord
 from elasticml.specification.algorithms import (
     DEALT_ANEW,
     AsyncSGD,
@@ -14,6 +14,7 @@ from elasticml.specification.algorithms import (
     resolve_absent,
     resolve_placement,
 )
+from elasticml.specification.sections import Fault
 from elasticml.specification.settings_model import default_of
 
 #: A step that is running when ``stop.seconds`` is over may take this share of them longer, and at
@@ -61,7 +62,7 @@ class DriverSettings:
     ends_without_progress: bool = False
     #: Seconds between reports in asynchronous mode; None: synchronous rounds.
     report_every_s: float | None = None
-    faults: tuple[PlannedFault, ...] = ()
+    faults: tuple[Fault, ...] = ()
     #: A round's deadline: max(this, ``stuck_factor`` x the running median of its operation).
     deadline_s_min: float = 10.0
     #: A member still computing after this multiple of the median is fenced and may rejoin.

@@ -16,7 +16,7 @@ from elasticml.control.stagnation import ROUNDS_WITHOUT_PROGRESS, Stagnation
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol.commands import AddRow, Command, Inject
 from elasticml.protocol.events import FaultPerformed
-from elasticml.protocol.job_record import PlannedFault
+from elasticml.specification.sections import Fault
 from elasticml.story import records as story
 from elasticml.story.history import NEXT, HistoryRow
 
@@ -162,7 +162,7 @@ class Rounds:
     def __init__(self, state: JobState, history: History | None = None) -> None:
         self.state = state
         self.history = history or History(state)
-        self.planned: list[PlannedFault] = list(state.settings.faults)
+        self.planned: list[Fault] = list(state.settings.faults)
         #: A fault is being performed; the round is held until FaultPerformed.
         self.injecting = False
         #: Newcomers that a planned return still waits for; None: no return is running.
@@ -331,12 +331,12 @@ class Rounds:
                 kind="lose",
                 members=tuple(members),
                 how=fault.how,
-                grace_s=fault.grace_s,
+                grace_s=fault.grace,
             ),
             *self.prepare(),
         ]
 
-    def _take(self, kind: str, phases: tuple[str, ...] | None) -> PlannedFault | None:
+    def _take(self, kind: str, phases: tuple[str, ...] | None) -> Fault | None:
         for fault in self.planned:
             if fault.round > self.state.round:
                 break
@@ -348,7 +348,7 @@ class Rounds:
                 break  # a return comes after the losses listed before it in the same round
         return None
 
-    def _victims(self, fault: PlannedFault) -> list[MemberId]:
+    def _victims(self, fault: Fault) -> list[MemberId]:
         # While data are loaded no member works yet.
         loads = fault.phase == "load"
         here = self.state.living() if loads else [m.id for m in self.state.membership.working()]

@@ -16,7 +16,7 @@ from elasticml.errors import (
     error_from_dict,
 )
 from elasticml.jobs.callbacks import CallbackRunner
-from elasticml.jobs.job_record import job_file_from_record
+from elasticml.jobs.job_spec import job_file_from_record
 from elasticml.jobs.result import Result, make_result
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_checkpoints import how_to_resume, saved_outcome

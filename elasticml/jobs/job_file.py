@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,6 @@ from typing import Any
 from elasticml.data.source import infer_format
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, shown
-from elasticml.jobs.job_validation import expand_path
 from elasticml.jobs.yaml_text import TEXT_BYTES_MAX, load_yaml
 
 #: Keys of ``data`` that are not options of the reader.
@@ -138,3 +139,25 @@ def with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             expanded = expand_path(spec[key], f"data.{key}")
             resolved[key] = expanded if is_url(expanded) else str(folder / expanded)
     return resolved
+
+
+def expand_path(path: str, key: str) -> str:
+    """Expand environment variables and ``~`` in a path.
+
+    Raises
+    ------
+    ConfigError
+        When it names a variable that is not set.
+    """
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", expanded)
+    if unset:
+        raise ConfigError(
+            f"{key}: {path!r} names the environment variable {unset[1]}, which is not set; "
+            f"export {unset[1]}=...",
+            path=key,
+        )
+    if path.startswith("$") and "://" not in expanded:
+        # Relative paths from variables are relative to the working directory, as in a shell.
+        expanded = os.path.abspath(expanded)
+    return expanded

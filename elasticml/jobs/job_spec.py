@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
@@ -13,23 +14,36 @@ from elasticml.data.source import (
     Source,
     format_named,
     how_to_give_again,
+    infer_format,
     listed_once,
+    unlisted,
 )
 from elasticml.data.storage.filesystem import is_url
-from elasticml.errors import ConfigError, shown
-from elasticml.jobs.job_file import apply_override, read_yaml_mapping, readers_part, with_path
-from elasticml.jobs.job_validation import (
-    check_source,
-    check_together,
+from elasticml.errors import ConfigError, one_line, shown
+from elasticml.ids import parse_size
+from elasticml.jobs.job_file import (
+    apply_override,
     expand_path,
-    parse_cache,
-    parse_chunk_size,
-    parse_memory_limit,
-    policy_entries,
+    read_yaml_mapping,
+    readers_part,
+    with_path,
 )
-from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting
+from elasticml.jobs.run_checkpoints import CheckpointSetting, checkpoint_setting, job_file_entry
+from elasticml.protocol.job_record import JobRecord
 from elasticml.sim.preemption_trace import options_from_section
-from elasticml.specification.algorithms import Absent, AnyAlgorithm, ImportedAlgorithm, Scale
+from elasticml.specification.algorithms import (
+    Absent,
+    AnyAlgorithm,
+    AsyncSGD,
+    BatchGradient,
+    CoCoA,
+    ImportedAlgorithm,
+    LocalSGD,
+    Scale,
+    absent_rule,
+    certifies_gap,
+    require_torch,
+)
 from elasticml.specification.linear import NAMED, Linear, resolved
 from elasticml.specification.sections import (
     CLUSTERS,
@@ -64,11 +78,138 @@ from elasticml.specification.settings_model import (
     unknown_key,
 )
 from elasticml.specification.simulator import WorldOptions
+from elasticml.specification.user_objects import path_of
 
 #: Examples of the required sections, for error messages.
 _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
 #: The settings that a job file has in its section ``data``.
 OF_DATA = ("test", "chunk_size", "cache")
+#: Policies that decide by the certified gap; without one they never act.
+NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
+#: Policies that use the members' times per round.
+NEED_ROUNDS = ("rebalance", "straggler")
+#: Least memory limit of a member; its process takes most of that without data.
+MEMBER_BYTES_MIN = 2**28
+
+
+def check_source(given: Any, path: str) -> None:
+    """Check that a job's data are a source, not a path or the rows themselves.
+
+    Raises
+    ------
+    ConfigError
+        When they are something else; the message says which function makes a source of it.
+    """
+    if hasattr(given, "fingerprint") and hasattr(given, "blocks"):
+        return
+    if isinstance(given, str | Path):
+        format = infer_format(str(given)) or "svmlight"
+        rest = ", label=..." if format in ("csv", "parquet") else ""
+        read = f"em.read_{format}({str(given)!r}{rest})"
+        wanted = "em.from_arrays(X, y) of its arrays" if format == "npz" else read
+        got = repr(str(given))
+    else:
+        kind = type(given)
+        wanted, got = "em.from_arrays(X, y)", f"{kind.__module__}.{kind.__qualname__}"
+        if kind in NAMED.values() or kind is ImportedAlgorithm:
+            wanted = "em.Job(algorithm, data), in this order"
+        elif hasattr(given, "__arrow_c_stream__"):
+            wanted = "em.from_frame(frame, label=...)"
+    raise ConfigError(f"{path}: got {got}, wanted a source: {wanted}", path=path)
+
+
+def policy_entries(policies: Any) -> list[dict[str, Any]]:
+    """Validate a job's policies and return them as entries: mappings with a name.
+
+    Parameters
+    ----------
+    policies : sequence of policies, names or mappings
+
+    Raises
+    ------
+    ConfigError
+        When a policy or one of its settings is unknown or out of range.
+    """
+    if not policies:
+        return []
+    from elasticml.policies.registry import check_entries
+
+    if isinstance(policies, Iterable) and not isinstance(policies, str | Mapping):
+        policies = [_written(policy, f"policies[{i}]") for i, policy in enumerate(policies)]
+    return check_entries(policies)
+
+
+def _written(policy: object, path: str) -> object:
+    """Return the entry of a policy object; a user-defined policy is named by its import path."""
+    from elasticml.policies.registry import POLICIES
+    from elasticml.policies.validation import NAME, entry_of
+
+    kind = type(policy)
+    if isinstance(policy, type) or not callable(getattr(policy, "suggest", None)):
+        return policy
+    try:
+        entry = entry_of(policy)
+    except AttributeError as error:
+        raise ConfigError(
+            f"{path}: {one_line(error)}; a policy has a name and keeps its settings under their "
+            "own names",
+            path=path,
+        ) from None
+    if kind not in POLICIES.values():
+        entry[NAME] = path_of(kind)
+    return entry
+
+
+def parse_cache(cache: Any, folder: Path | None = None) -> str | bool | None:
+    """Parse ``data.cache``: a directory, False for none, None for the environment's default.
+
+    ``folder`` is the base of a relative path; by default the working directory.
+
+    Raises
+    ------
+    ConfigError
+        When it is neither a bool nor a path.
+    """
+    if cache is None or isinstance(cache, bool):
+        return False if cache is False else None
+    if isinstance(cache, str | Path) and str(cache) and not is_url(str(cache)):
+        return str((folder or Path.cwd()) / expand_path(str(cache), "data.cache"))
+    raise ConfigError(
+        f"data.cache: got {shown(cache)}, wanted true, false or a directory on the workers' hosts",
+        path="data.cache",
+    )
+
+
+def _size(size: int | str, least: int, path: str, wanted: str) -> int:
+    try:
+        nbytes = 0 if isinstance(size, bool) else parse_size(size)
+    except (ValueError, TypeError):
+        nbytes = 0
+    if least <= nbytes < math.inf:
+        return nbytes
+    raise ConfigError(f"{path}: got {shown(size)}, wanted {wanted}", path=path)
+
+
+def parse_chunk_size(size: int | str | None) -> int | None:
+    """Parse ``data.chunk_size``; None if it is to be derived from the data and the members.
+
+    Raises
+    ------
+    ConfigError
+        When it is not a size.
+    """
+    if size is None or size == "auto":
+        return None
+    return _size(size, 1, "data.chunk_size", "'auto' or a size such as '1 MiB'")
+
+
+def _memory_limit(size: int | str | None) -> int | None:
+    if size is None:
+        return None
+    wanted = (
+        "a size from 256 MiB on, such as '1 GiB': a member takes about 200 MiB without any data"
+    )
+    return _size(size, MEMBER_BYTES_MIN, "memory_limit", wanted)
 
 
 def _read(parse: Callable[[Any], Any], accepted: Any = ...) -> BeforeValidator:
@@ -246,7 +387,7 @@ class JobSpec(SettingsModel):
         CheckpointSetting | None, _read(checkpoint_setting, Checkpoint | bool | str | None)
     ] = None
     threads: Threads | None = None
-    memory_limit: Annotated[int | None, _read(parse_memory_limit, int | str | None)] = None
+    memory_limit: Annotated[int | None, _read(_memory_limit, int | str | None)] = None
     simulate: Annotated[Mapping[str, Any] | None, _read(_simulate, WorldOptions | None)] = None
 
     if not TYPE_CHECKING:  # which derives the arguments from the settings
@@ -363,7 +504,7 @@ class JobSpec(SettingsModel):
 
     def check(self) -> None:
         """Check constraints between sections."""
-        check_together(self.algorithm, self.absent, self.stop, self.policies)
+        self._check_algorithm()
         cluster, members = self.cluster, self.members
         if not isinstance(cluster, LocalWorkers | None) and self.faults:
             raise ConfigError(
@@ -396,9 +537,65 @@ class JobSpec(SettingsModel):
             )
         check_faults(self.faults, members.start or cluster.workers)
 
+    def _check_algorithm(self) -> None:
+        """Check the settings that not every algorithm supports."""
+        algorithm, stop = self.algorithm, self.stop
+        require_torch(algorithm)
+        absent_rule(algorithm.name, self.absent)
+        is_local_sgd = isinstance(algorithm, LocalSGD)
+        if is_local_sgd and stop.objective is not None:
+            raise ConfigError(
+                "stop.objective: local_sgd computes only the mean loss of the last samples; use "
+                "stop.epochs, rounds or seconds",
+                path="stop.objective",
+            )
+        if stop.epochs is not None and not is_local_sgd:
+            raise ConfigError(
+                f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds",
+                path="stop.epochs",
+            )
+        if certifies_gap(algorithm):
+            return
+        named, certified = algorithm.name, _certified(algorithm)
+        if isinstance(algorithm, BatchGradient):
+            named += f" with loss {algorithm.loss} and l2 {algorithm.l2:g}"
+        if stop.gap is not None:
+            others = "stop.epochs, rounds or seconds" if is_local_sgd else "stop.objective"
+            raise ConfigError(
+                f"stop.gap: {named} certifies no duality gap; use {certified}{others}",
+                path="stop.gap",
+            )
+        for index, entry in enumerate(self.policies):
+            name, path = entry["name"], f"policies[{index}]"
+            if entry.get("off"):
+                continue
+            if isinstance(algorithm, AsyncSGD) and name in NEED_ROUNDS:
+                raise ConfigError(
+                    f"{path}: {name} relieves members that others wait for, and in "
+                    f"{algorithm.name} no member waits; leave it out",
+                    path=path,
+                )
+            if name in NEED_GAP:
+                raise ConfigError(
+                    f"{path}: {name} decides by the duality gap, which {named} does not certify; "
+                    f"{certified and f'use {certified}'}leave it out",
+                    path=path,
+                )
+
 
 #: The sections of a job file, in the order in which ``job.yaml`` has them.
 SECTIONS = [key for key in keys_of(JobSpec) if key not in OF_DATA]
+
+
+def _certified(algorithm: AnyAlgorithm) -> str:
+    """Return which algorithm certifies a gap for this one's loss, with "or"; "" if none does."""
+    if not isinstance(algorithm, BatchGradient | AsyncSGD):
+        return ""
+    if isinstance(algorithm, AsyncSGD) and algorithm.problem != "linear":
+        return ""
+    needs = [] if algorithm.l2 > 0.0 else ["l2 above 0"]
+    name = BatchGradient.name if algorithm.terms.link == "log" else CoCoA.name
+    return f"algorithm {name}{' with ' if needs else ''}{' and '.join(needs)}, or "
 
 
 def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:
@@ -541,3 +738,58 @@ def _checkpoint(section: Any, folder: Path, cluster: Cluster) -> CheckpointSetti
         return setting
     path = expand_path(setting.path, "checkpoint.path")
     return setting.model_copy(update={"path": path if is_url(path) else str(folder / path)})
+
+
+#: Sections that the record has in another form, or not at all.
+_CONVERTED = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
+
+
+def job_file_from_record(record: JobRecord) -> dict[str, Any]:
+    """Return the sections of the job file for a record, without the cluster.
+
+    Parameters
+    ----------
+    record : JobRecord
+        Keys whose value is None or empty are omitted.
+    """
+    data = _given(unlisted(record.data))
+    scored = data.pop("scored", None) or {}  # the section validate says the rest of it
+    if "test" in scored:
+        data["test"] = _given(scored["test"])
+    if record.chunk_bytes:
+        data["chunk_size"] = record.chunk_bytes
+    if record.cache is not None:
+        data["cache"] = record.cache
+    job: dict[str, Any] = {
+        "name": record.name,
+        "data": data,
+        "algorithm": _algorithm(record),
+    }
+    for key in SECTIONS:
+        if key in _CONVERTED:
+            continue
+        value = record.json.get(key)
+        value = _given(value) if isinstance(value, Mapping) else value
+        if value is not None and value != [] and value != {}:
+            job[key] = value
+    if "checkpoint" in record.json:
+        job["checkpoint"] = job_file_entry(record.checkpoint)
+    if record.faults:
+        job["faults"] = [dict(fault) for fault in record.json["faults"]]
+    return job
+
+
+def _algorithm(record: JobRecord) -> dict[str, Any]:
+    """Return the section without the keys that other sections set: seed, epochs, warm start."""
+    is_local_sgd = record.algorithm_name == LocalSGD.name
+    left_out = {"warm_start", "epochs"} if is_local_sgd else {"warm_start"}
+    section = _given(record.algorithm)
+    return {
+        name: value
+        for name, value in section.items()
+        if name not in left_out and (name != "seed" or value != record.seed)
+    }
+
+
+def _given(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if value is not None}

@@ -9,55 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-from elasticml.specification.sections import Collective, Fault, FaultPhase, Stop
-from elasticml.specification.settings_model import default_of
+from elasticml.specification.sections import Collective, Fault, Stop
 from elasticml.story.json_fields import OPTIONAL, JsonFields, fields_from_json
 
 #: Seconds that a job waits for more members after one has arrived, if not all are sure to come.
 GATHER_S = 3.0
 
-_PHASE: FaultPhase = default_of(Fault, "phase")
-_HOW: str = default_of(Fault, "how")
 _NO_STOP = Stop.of_record({})
 _COLLECTIVE = Collective.of_record({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFault:
-    """One entry of a job's ``faults``."""
-
-    round: int
-    kind: Literal["lose", "return"]
-    count: int = 0
-    #: Slots to lose; empty: the ``count`` members with the highest ids.
-    slots: tuple[int, ...] = ()
-    how: str = _HOW
-    phase: FaultPhase = _PHASE
-    #: For a loss within an exchange: index of the exchange in its round, from 0.
-    exchange: int = 0
-    grace_s: float = 0.0
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> PlannedFault:
-        """Read an entry, as :meth:`.Fault.entry` writes it."""
-        round: Any = entry.get("round")
-        back: Any = entry.get("return")
-        lose: Any = entry.get("lose")
-        if back is not None:
-            return cls(round=int(round), kind="return", count=int(back))
-        slots = () if isinstance(lose, int) else tuple(lose)
-        return cls(
-            round=int(round),
-            kind="lose",
-            count=len(slots) or int(lose),
-            slots=slots,
-            how=entry.get("how") or _HOW,
-            phase=entry.get("phase") or _PHASE,
-            exchange=int(entry.get("exchange") or 0),
-            grace_s=float(entry.get("grace") or 0.0),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +74,7 @@ class JobRecord(JsonFields):
     stop: Stop = _NO_STOP
     seed: int = 0
     deterministic: bool = True
-    faults: tuple[PlannedFault, ...] = ()
+    faults: tuple[Fault, ...] = ()
     collective: Collective = _COLLECTIVE
     partitions: int | None = None
     #: Members that hold each chunk's body; None: the driver decides.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_serializer, model_validator
 
@@ -95,6 +95,29 @@ class Fault(SettingsModel):
             raise ValueError(f"lose: got {self.lose}, wanted at least 1")
         if self.lose == [] or len(set(slots)) < len(slots) or min(slots, default=0) < 0:
             raise ValueError(f"lose: got {slots}, wanted different slots, counted from 0")
+
+    @classmethod
+    def of_record(cls, section: Mapping[str, Any]) -> Self:
+        """Read an entry of a record; a ValueError says that it is damaged."""
+        try:
+            return read_settings(cls, section, "faults")
+        except ConfigError as error:
+            raise ValueError(error.message) from None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots to lose; empty: the ``count`` members with the highest ids."""
+        return tuple(self.lose) if isinstance(self.lose, list) else ()
+
+    @property
+    def count(self) -> int:
+        """How many members are lost, or return."""
+        return len(self.lose) if isinstance(self.lose, list) else self.lose or self.returned or 0
+
+    @property
+    def kind(self) -> Literal["lose", "return"]:
+        """Whether members are lost or return."""
+        return "lose" if self.returned is None else "return"
 
     @model_serializer
     def _entry(self) -> dict[str, Any]:

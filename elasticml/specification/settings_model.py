@@ -6,7 +6,8 @@ Every section of a job file is a class below: :class:`SettingsModel`, or a datac
 "auto" becomes a value in one place for each setting. Before the record is written:
 
 * ``absent`` and ``placement``: :func:`.algorithms.resolve_absent`, ``resolve_placement``;
-* ``holders`` and ``chunk_size``: ``resolve_holders``, ``parse_chunk_size`` of ``job_validation``;
+* ``holders`` and ``chunk_size``: ``resolve_holders`` of ``job``, ``parse_chunk_size`` of
+  ``job_spec``;
 * an omitted optimizer: :attr:`.algorithms.BatchGradient.chosen_optimizer`.
 
 These values are known only while the job runs, and stay "auto" in the record:
@@ -22,7 +23,6 @@ These values are known only while the job runs, and stay "auto" in the record:
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
 import re
@@ -143,10 +143,10 @@ class Explained:
         own = handler.resolve_ref_schema(schema)
         own["description"] = str(inspect.getdoc(cls)).split("\n\n")[0].replace("\n", " ")
         kind: Any = cls
-        texts = _descriptions(kind)
-        for key, name in names_by_key(cls).items() if "properties" in own else ():
-            if text := texts.get(key, texts.get(name)):
-                own["properties"][key].setdefault("description", text)
+        texts, names = _descriptions(kind), names_by_key(cls)
+        for key, setting in own.get("properties", {}).items():
+            if text := texts.get(key, texts.get(names[key])):
+                setting.setdefault("description", text)
         return schema
 
     @classmethod
@@ -305,23 +305,10 @@ def _descriptions(kind: Any) -> Mapping[str, str]:
 
     Fields are documented by ``#:`` comments above them, or under "Parameters" in the docstring.
     """
-    above_class = kind.__mro__[1]
-    is_section = "model_fields" in dir(above_class) and above_class.model_fields
-    inherited = _descriptions(above_class) if is_section else {}
-    texts = {**inherited, **{n: text for n, (_, text) in documented_parameters(kind).items()}}
-    source = inspect.getsource(kind)
-    lines = [line.strip() for line in source.splitlines()]
-    tree = ast.parse(source).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            above: list[str] = []
-            line = node.lineno - 2
-            while line >= 0 and lines[line].startswith("#:"):
-                above.insert(0, lines[line].removeprefix("#:").strip())
-                line -= 1
-            if above:
-                texts[node.target.id] = " ".join(above)
+    texts = {name: text for name, (_, text) in documented_parameters(kind).items()}
+    for one in reversed(kind.__mro__[: kind.__mro__.index(Explained)]):
+        above = re.findall(r"((?: +#: .*\n)+) +(\w+):", inspect.getsource(one))
+        texts |= {name: " ".join(re.findall("#: (.*)", comment)) for comment, name in above}
     return texts
 
 

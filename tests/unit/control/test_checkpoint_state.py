@@ -22,7 +22,7 @@ from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.policies.tune_local_work import TuneLocalWork
 from elasticml.protocol.events import Arrived
-from elasticml.protocol.job_record import PlannedFault
+from elasticml.specification.sections import Fault
 from elasticml.story.history import HistoryRow
 from tests.policy_world import PolicyWorld
 
@@ -86,9 +86,9 @@ def test_a_resumed_policy_continues_its_trials(k: int) -> None:
 )
 def test_faults_of_earlier_rounds_do_not_happen_again(round, left):
     planned = [
-        PlannedFault(round=10, kind="lose", count=3),
-        PlannedFault(round=20, kind="return", count=3),
-        PlannedFault(round=30, kind="lose", count=2),
-        PlannedFault(round=40, kind="return", count=4),
+        Fault(round=10, lose=3),
+        Fault(round=20, returned=3),
+        Fault(round=30, lose=2),
+        Fault(round=40, returned=4),
     ]
     assert [(f.kind, f.count) for f in remaining_faults(planned, round)] == left

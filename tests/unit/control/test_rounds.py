@@ -10,7 +10,8 @@ from elasticml.control.rounds import UNPLANNED_PACE_S, Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol.commands import Inject
 from elasticml.protocol.events import Arrived, FaultPerformed
-from elasticml.protocol.job_record import PlannedFault, job_record
+from elasticml.protocol.job_record import job_record
+from elasticml.specification.sections import Fault
 from elasticml.story.history import HistoryRow
 
 
@@ -22,10 +23,6 @@ def rounds(n_members: int = 4, **settings) -> Rounds:
         )
         state.membership.enter(record, "active")
     return Rounds(state)
-
-
-def lose(round: int, **changes) -> PlannedFault:
-    return PlannedFault(**{"round": round, "kind": "lose", "count": 2, **changes})
 
 
 def injected(commands) -> list[Inject]:
@@ -152,23 +149,15 @@ def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
         ]
     }
     assert settings_from_record(job_record(record), 1, False).faults == (
-        PlannedFault(round=1, kind="lose", count=2),
-        PlannedFault(
-            round=3,
-            kind="lose",
-            count=2,
-            slots=(1, 4),
-            how="notice",
-            phase="reduce",
-            grace_s=5.0,
-        ),
-        PlannedFault(round=9, kind="return", count=2),
+        Fault(round=1, lose=2),
+        Fault(round=3, lose=[1, 4], how="notice", phase="reduce", grace=5.0),
+        Fault(round=9, returned=2),
     )
 
 
 @pytest.mark.parametrize(("error", "is_awaited"), [(None, True), ("no room", False)])
 def test_a_return_that_failed_is_awaited_no_more(error, is_awaited):
-    book = rounds(faults=(PlannedFault(round=0, kind="return", count=2),))
+    book = rounds(faults=(Fault(round=0, returned=2),))
     assert [c.count for c in injected(book.due_return())] == [2]
     book.performed(FaultPerformed(kind="return", error=error))
     assert book.arrived() == is_awaited

@@ -8,8 +8,7 @@ from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError
 from elasticml.job import Job
 from elasticml.jobs.job_file import apply_override
-from elasticml.jobs.job_record import job_file_from_record
-from elasticml.jobs.job_spec import JobSpec
+from elasticml.jobs.job_spec import JobSpec, job_file_from_record
 from elasticml.protocol.job_record import job_record
 from elasticml.specification.algorithms import BatchGradient, CoCoA
 from elasticml.specification.sections import Address, Evaluate, LocalWorkers, Stop, YarnContainers

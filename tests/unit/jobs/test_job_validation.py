@@ -8,11 +8,8 @@ import pytest
 
 import elasticml as em
 from elasticml.errors import ConfigError
-from elasticml.jobs.job_validation import (
-    parse_cache,
-    policy_entries,
-    resolve_holders,
-)
+from elasticml.job import resolve_holders
+from elasticml.jobs.job_spec import parse_cache, policy_entries
 from elasticml.jobs.warm_start import load_warm_start
 from elasticml.models.model import LinearModel
 from elasticml.policies.rebalance import Rebalance

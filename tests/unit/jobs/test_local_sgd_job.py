@@ -11,8 +11,7 @@ import pytest
 import elasticml as em
 from elasticml.clusters.yarn.jobs.job_driver import progress_fraction
 from elasticml.data.source import merge_summaries
-from elasticml.jobs.job_record import job_file_from_record
-from elasticml.jobs.job_spec import JobSpec
+from elasticml.jobs.job_spec import JobSpec, job_file_from_record
 from elasticml.jobs.progress_bar import status_line
 from elasticml.models.model import NetworkModel
 from elasticml.protocol.job_record import job_record

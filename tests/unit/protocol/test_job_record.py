@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 
 import elasticml as em
-from elasticml.protocol.job_record import (
-    JobRecord,
-    MemberLimits,
-    PlannedFault,
-    job_record,
-)
+from elasticml.protocol.job_record import JobRecord, MemberLimits, job_record
 from elasticml.specification.sections import Collective, Fault, Members, Stop
 
 DATA = em.from_arrays(np.eye(4), [0.0, 1.0, 0.0, 1.0])
@@ -53,9 +48,7 @@ def test_a_record_has_a_field_for_every_key() -> None:
     assert record.stop == Stop(rounds=7, seconds=60.0, gap=1e-3)
     assert record.members == MemberLimits(start=4, min=2, max=9)
     assert record.collective == Collective(fan_out=4)
-    assert record.faults == (
-        PlannedFault(round=1, kind="lose", count=2, slots=(0, 2), how="notice", grace_s=2.0),
-    )
+    assert record.faults == (Fault(round=1, lose=[0, 2], how="notice", grace=2.0),)
     assert record.checkpoint is not None
     assert (record.checkpoint.path, record.checkpoint.every_s) == ("/somewhere", 5.0)
     assert (record.algorithm_name, record.algorithm_settings["loss"]) == ("cocoa", "hinge")
@@ -66,13 +59,6 @@ def test_a_record_has_a_field_for_every_key() -> None:
 
 def test_members_have_the_settings_of_the_specification() -> None:
     assert {f.name for f in fields(MemberLimits)} - {"extra"} == Members.model_fields.keys()
-
-
-def test_an_empty_fault_has_the_defaults_of_the_specification() -> None:
-    fault = Fault(round=3, lose=1)
-    assert PlannedFault.from_json({"round": 3, "lose": 1}) == PlannedFault(
-        round=3, kind="lose", count=1, how=fault.how, phase=fault.phase, exchange=fault.exchange
-    )
 
 
 def test_damaged_sections_have_their_defaults() -> None:
