@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elasticml import callbacks, errors, policies, testing
+    from elasticml import callbacks, errors, policies, settings, testing
     from elasticml.clusters.local.cluster import LocalCluster
     from elasticml.clusters.yarn.cluster import YarnCluster
     from elasticml.data.readers.arrays import from_arrays
@@ -18,12 +18,7 @@ if TYPE_CHECKING:
     from elasticml.data.readers.images import read_images
     from elasticml.data.readers.svmlight import read_svmlight
     from elasticml.data.readers.tabular import read_csv, read_parquet
-    from elasticml.errors import (
-        ConfigError,
-        DataError,
-        ElasticmlError,
-        JobFailedError,
-    )
+    from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
     from elasticml.estimators.elastic_net import ElasticNet, Lasso
     from elasticml.estimators.kmeans import KMeans
     from elasticml.estimators.logistic import LogisticRegression
@@ -40,7 +35,6 @@ if TYPE_CHECKING:
     from elasticml.jobs.result import Result
     from elasticml.jobs.watch import watch
     from elasticml.models.loading import load_model
-    from elasticml.report.status import JobStatus
     from elasticml.specification.algorithms import (
         AsyncSGD,
         BatchGradient,
@@ -50,26 +44,22 @@ if TYPE_CHECKING:
         PrimalCoCoA,
     )
     from elasticml.specification.linear import Linear
-    from elasticml.specification.sections import Checkpoint, Collective, Evaluate, Members, Stop
+    from elasticml.specification.sections import Stop, Validate
 
 __all__ = [
     "AsyncSGD",
     "BatchGradient",
     "Callback",
-    "Checkpoint",
     "CoCoA",
-    "Collective",
     "ConfigError",
     "DataError",
     "ElasticNet",
     "ElasticNetCV",
     "ElasticmlError",
-    "Evaluate",
     "Handle",
     "ImportedAlgorithm",
     "Job",
     "JobFailedError",
-    "JobStatus",
     "KMeans",
     "Lasso",
     "LassoCV",
@@ -78,7 +68,6 @@ __all__ = [
     "LocalCluster",
     "LocalSGD",
     "LogisticRegression",
-    "Members",
     "PoissonRegressor",
     "PrimalCoCoA",
     "Result",
@@ -104,6 +93,7 @@ __all__ = [
     "read_images",
     "read_parquet",
     "read_svmlight",
+    "settings",
     "testing",
     "watch",
     "withdraw",
@@ -138,25 +128,13 @@ _HOMES = {
     "install": "jobs.install",
     "Result": "jobs.result",
     "watch": "jobs.watch",
-    "JobStatus": "report.status",
     "load_model": "models.loading",
     **dict.fromkeys(
         ("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD", "PrimalCoCoA"),
         "specification.algorithms",
     ),
-    **dict.fromkeys(
-        ("Checkpoint", "Collective", "Evaluate", "Members", "Stop", "Validate"),
-        "specification.sections",
-    ),
-    **dict.fromkeys(
-        (
-            "ConfigError",
-            "DataError",
-            "ElasticmlError",
-            "JobFailedError",
-        ),
-        "errors",
-    ),
+    **dict.fromkeys(("Stop", "Validate"), "specification.sections"),
+    **dict.fromkeys(("ConfigError", "DataError", "ElasticmlError", "JobFailedError"), "errors"),
 }
 
 
@@ -167,7 +145,7 @@ _MANY_MODULES = 500
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("elasticml.ids").VERSION
-    if name in ("callbacks", "errors", "policies", "testing"):
+    if name in ("callbacks", "errors", "policies", "settings", "testing"):
         return importlib.import_module(f"elasticml.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'elasticml' has no attribute {name!r}")

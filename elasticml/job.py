@@ -419,6 +419,7 @@ class Job(JobSpec):
         path: str | Path | None = None,
         *,
         data: Source | None = None,
+        validate: Source | None = None,
         test: Source | None = None,
         objects: Sequence[Any] = (),
     ) -> Handle:
@@ -435,8 +436,9 @@ class Job(JobSpec):
         path : path or URL
             A run directory, or the directory of the checkpoints as the scheduler sees it
             (``checkpoint.path`` of the job).
-        data, test : Source, optional
-            The data and the test data again, each if it was in memory; they must be the same.
+        data, validate, test : Source, optional
+            The training, validation and test data again, each if it was in memory; they must be the
+            same.
         objects : sequence, optional
             The job's classes, functions and algorithms that its script or notebook defined: they
             travelled with the submission only, and are in no file.
@@ -449,8 +451,8 @@ class Job(JobSpec):
         Raises
         ------
         ConfigError
-            When there is no such checkpoint, another process is writing the run, or the data or
-            test data were in memory and are not given again.
+            When there is no such checkpoint, another process is writing the run, or data were in
+            memory and are not given again.
         DataError
             When the data have changed.
 
@@ -463,9 +465,11 @@ class Job(JobSpec):
         from elasticml.jobs.on_cluster import handle_on
 
         target, place = (None, client) if path is None else (client, path)
+        sources = {"data": data, "validate": validate, "test": test}
+        given = {name: source for name, source in sources.items() if source is not None}
         return handle_on(
             cast("Target", target),
-            lambda client: _resumed(client, cast("str | Path", place), data, test, objects),
+            lambda client: _resumed(client, cast("str | Path", place), given, objects),
         )
 
 
@@ -501,8 +505,7 @@ def resolve_holders(
 def _resumed(
     client: Client,
     path: str | Path,
-    data: Source | None,
-    test: Source | None,
+    given: Mapping[str, Source],
     objects: Sequence[Any],
 ) -> Handle:
     """Submit an interrupted job again."""
@@ -526,17 +529,18 @@ def _resumed(
     place, former = _interrupted_job(client, places)
     give_again(former.fields_json(), objects)
     lost = run_checkpoints.lost_data(former)
-    lacking = [name for name, given in (("data", data), ("test", test)) if given is None]
-    if set(lacking) & set(lost):
+    if lost.keys() - given.keys():
         raise ConfigError(
             f"resume: {' and '.join(lost)} of job {former.job} were in memory, which is lost; give "
             f"them again: {run_checkpoints.resume_call(path, former)}",
             path="data",
         )
     # The driver lists the files again: the job resumes only if they are the same.
-    source = source_from_spec(unlisted(former.data))
-    if data is not None or test is not None:
-        source = scored_as(source if data is None else data, former.data, test)
+    spec = unlisted(former.data)
+    source = source_from_spec(spec)
+    if given:
+        beside = {"validation": given.get("validate"), "test": given.get("test")}
+        source = scored_as(given.get("data", source), spec, **beside)
     job_id = new_job_id(former.name or "job")
     every_s = 0.0 if former.checkpoint is None else former.checkpoint.every_s
     kept = CheckpointPlace(path=place, every_s=every_s, in_run_dir=in_run_dir)

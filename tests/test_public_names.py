@@ -26,6 +26,7 @@ METHODS = ["Job.attach", "Job.from_file", "Job.resume", "Result.load"]
 MODULES = {
     "callbacks": ("MLflowCallback", "TensorBoardCallback", "WandbCallback"),
     "errors": ("NotEnoughMembersError", "ProtocolError", "SubmissionError"),
+    "settings": ("Checkpoint", "Collective", "Evaluate", "Members"),
     "policies": [name for name in vars(em.policies) if name[0].isupper()],
 }
 WITHIN = [f"{module}.{name}" for module, names in MODULES.items() for name in names]

@@ -26,9 +26,11 @@ from elasticml.specification.settings_model import SettingsModel
 
 #: Every public name, in the groups of the reference.
 GROUPS: Mapping[str, str] = {
-    "Jobs": "Job Handle Result watch JobStatus",
+    "Jobs": "Job Handle Result watch",
     "Algorithms": "Linear CoCoA BatchGradient PrimalCoCoA LocalSGD AsyncSGD ImportedAlgorithm",
-    "Settings of a job": "Stop Members Evaluate Validate Checkpoint Collective",
+    "Settings of a job": (
+        "Stop Validate settings.Checkpoint settings.Collective settings.Evaluate settings.Members"
+    ),
     "Policies": (
         "policies.Rebalance policies.ScaleInAtKnee policies.GapPerContainerSecond "
         "policies.ElasticScaling policies.Redeal policies.GlobalShuffle policies.Straggler "

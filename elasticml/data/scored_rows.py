@@ -322,19 +322,28 @@ def with_scored_rows(
     return made
 
 
-def scored_as(data: Source, spec: Mapping[str, Any], test: Source | None = None) -> Source:
+def scored_as(
+    data: Source,
+    spec: Mapping[str, Any],
+    *,
+    validation: Source | None = None,
+    test: Source | None = None,
+) -> Source:
     """Return training data that were given again, with the rows of their first spec beside.
 
     Parameters
     ----------
-    test : Source, optional
-        The test data again, if they were in memory.
+    validation, test : Source, optional
+        The validation and test data again, each if they were in memory.
     """
     data = training_source(data)
     scored = _scored(data, spec.get("scored") or {})
-    test = scored.test if test is None else test
     return with_scored_rows(
-        data, share=scored.share, seed=scored.seed, validation=scored.validation, test=test
+        data,
+        share=scored.share,
+        seed=scored.seed,
+        validation=scored.validation if validation is None else validation,
+        test=scored.test if test is None else test,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from elasticml.jobs.run_checkpoints import how_to_resume, saved_outcome
 from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
 from elasticml.protocol.job_record import JobRecord
 from elasticml.story.compressed_records import CompressedRecords
-from elasticml.story.records import JobEnded, RoundEnded, records_of
+from elasticml.story.records import JobEnded, RoundEnded, StoryRecord, records_of
 from elasticml.story.summary import summary_from_json
 
 #: Seconds to wait for the last story records of an interrupted job.
@@ -88,12 +89,10 @@ def follow(
     )
     called = CallbackRunner(callbacks)
     called.call("on_start", job)
+    directory = None if run_dir is None else RunDirectory(Path(run_dir))
     try:
-        if run_dir is None:
-            result = _follow(handle, job, None, called, cancels)
-        else:
-            with RunDirectory(Path(run_dir)).open(job, continues=continues) as directory:
-                result = _follow(handle, job, directory, called, cancels)
+        with nullcontext() if directory is None else directory.open(job, continues=continues):
+            result = _Follower(handle, job, directory, called).run(cancels)
     except BaseException as error:
         called.call("on_fail", error)
         raise
@@ -107,131 +106,128 @@ def follow(
     return result
 
 
-def _follow(
-    handle: FollowedJob,
-    job: Mapping[str, Any],
-    directory: RunDirectory | None,
-    called: CallbackRunner,
-    cancels: bool,
-) -> Result:
-    story = CompressedRecords()
-    try:
-        for batch in handle.batches():
-            story.extend(dict(record) for record in batch)
-            if directory is not None:
-                directory.record(batch)
-            called.record(batch)
-        result = _collect(handle, job, directory, story)
-    except KeyboardInterrupt as interrupt:
-        # After its end a job writes no more records, and the directory holds the final history.
-        has_ended = next(records_of(JobEnded, story), None) is not None
-        if cancels and not has_ended:
-            _last_words(handle, directory, called, story)
-        has_begun = next(records_of(RoundEnded, story), None) is not None
-        if directory is not None and not has_begun and directory.discard():
-            interrupt.add_note("no round had ended, and nothing was written")
+class _Follower:
+    """Passes a job's story on, and makes its result, or what is left of it."""
+
+    def __init__(
+        self,
+        handle: FollowedJob,
+        job: Mapping[str, Any],
+        directory: RunDirectory | None,
+        called: CallbackRunner,
+    ) -> None:
+        self._handle = handle
+        self._job = job
+        self._directory = directory
+        self._called = called
+        self._path = None if directory is None else directory.path
+        self._story = CompressedRecords()
+
+    def run(self, cancels: bool) -> Result:
+        """Follow the job to its end; see :func:`follow`."""
+        try:
+            self._receive(self._handle.batches())
+            result = self._collect()
+        except KeyboardInterrupt as interrupt:
+            self._interrupted(interrupt, cancels)
             raise
-        if directory is not None:
-            interrupt.add_note(
-                f"the job had ended: its model is in {directory.path}"
-                if has_ended
-                else f"partial results of the run are in {directory.path}"
-            )
-        _rescue(handle, job, directory, story, "interrupted")
-        raise
-    except ElasticmlError as error:
-        has_begun = next(records_of(RoundEnded, story), None) is not None
-        if directory is not None and isinstance(error, ConfigError | DataError) and not has_begun:
-            directory.discard()  # so that the same command works once the error is fixed
+        except ElasticmlError as error:
+            directory, is_invalid = self._directory, isinstance(error, ConfigError | DataError)
+            if directory is not None and is_invalid and not self._has(RoundEnded):
+                directory.discard()  # so that the same command works once the error is fixed
+                raise
+            if error.fields.get("reason") == DIRECTORY_LOST:
+                self._directory = None
+                if cancels:
+                    self._last_words()
+                raise self._with_remedy(error) from error
+            self._rescue(error.message)
+            if isinstance(error, JobFailedError):
+                raise self._with_remedy(error) from error
             raise
-        if error.fields.get("reason") == DIRECTORY_LOST:
-            if cancels:
-                _last_words(handle, None, CallbackRunner([]), story)
-            raise _with_remedy(error, handle.record, job, directory) from error
-        _rescue(handle, job, directory, story, error.message)
-        if isinstance(error, JobFailedError):
-            raise _with_remedy(error, handle.record, job, directory) from error
-        raise
-    if directory is not None:
-        # The run has succeeded, even if the disk is full now.
-        result.summary["notes"] += _write_report(directory.path)
-    return result
+        if self._path is not None:
+            # The run has succeeded, even if the disk is full now.
+            result.summary["notes"] += _write_report(self._path)
+        return result
 
-
-def _with_remedy(
-    error: ElasticmlError,
-    record: JobRecord,
-    job: Mapping[str, Any],
-    directory: RunDirectory | None,
-) -> ElasticmlError:
-    """Return the error with what is left of the run, and how to resume it."""
-    path = None if directory is None else directory.path
-    text = [error.message]
-    if path is not None:
-        text.append(f"partial results of the run are in {path}")
-    if error.fields.get("reason") in (SCHEDULER_LOST, DIRECTORY_LOST):
-        text.append(how_to_resume(record, path, is_command="cluster" in job))
-    return type(error)("; ".join(text), **error.fields)
-
-
-def _collect(
-    handle: FollowedJob,
-    job: Mapping[str, Any],
-    directory: RunDirectory | None,
-    story: CompressedRecords,
-) -> Result:
-    outcome = handle.outcome()
-    run_dir = None if directory is None else directory.path
-    result = make_result(outcome, job=job, story=story, run_dir=run_dir)
-    if outcome.state == "failed" and outcome.error is not None:
-        raise error_from_dict(dict(outcome.error))
-    if directory is not None:
-        if directory.was_removed:
-            result.summary["notes"] += [_WAS_REMOVED]
-        result.write(directory)
-    return result
-
-
-def _last_words(
-    handle: FollowedJob,
-    directory: RunDirectory | None,
-    called: CallbackRunner,
-    story: CompressedRecords,
-) -> None:
-    """Cancel the job and collect its last records."""
-    end_s = time.monotonic() + LAST_WORDS_S
-    try:
-        handle.cancel()
-        for batch in handle.batches(since=len(story)):
-            story.extend(dict(record) for record in batch)
-            if directory is not None:
-                directory.record(batch)
-            called.record(batch)
+    def _receive(
+        self, batches: Iterable[Sequence[Mapping[str, Any]]], end_s: float = math.inf
+    ) -> None:
+        """Pass records on as they arrive, to the end of the story or until some time."""
+        for batch in batches:
+            self._story.extend(dict(record) for record in batch)
+            if self._directory is not None:
+                self._directory.record(batch)
+            self._called.record(batch)
             if time.monotonic() > end_s:
                 return
-    except ElasticmlError:
-        return
 
+    def _has(self, kind: type[StoryRecord]) -> bool:
+        return next(records_of(kind, self._story), None) is not None
 
-def _rescue(
-    handle: FollowedJob,
-    job: Mapping[str, Any],
-    directory: RunDirectory | None,
-    story: CompressedRecords,
-    reason: str,
-) -> None:
-    """Write the partial results of a run that did not end normally."""
-    if directory is None or directory.is_as_before:
-        return  # a resumed run that made no progress; the directory is unchanged
-    try:
-        outcome = handle.outcome()
-    except ElasticmlError:
-        outcome = saved_outcome(handle.record, story, reason)
-    result = make_result(outcome, job=job, story=story, run_dir=directory.path)
-    if reason == "interrupted":
-        result = replace(result, summary={**result.summary, "reason": reason})
-    result.write(directory)
-    _write_report(directory.path)
+    def _interrupted(self, interrupt: KeyboardInterrupt, cancels: bool) -> None:
+        """Cancel the job, and write its partial results."""
+        # After its end a job writes no more records, and the directory holds the final history.
+        has_ended = self._has(JobEnded)
+        if cancels and not has_ended:
+            self._last_words()
+        directory = self._directory
+        if directory is not None:
+            if not self._has(RoundEnded) and directory.discard():
+                interrupt.add_note("no round had ended, and nothing was written")
+                return
+            interrupt.add_note(
+                f"the job had ended: its model is in {self._path}"
+                if has_ended
+                else f"partial results of the run are in {self._path}"
+            )
+        self._rescue("interrupted")
+
+    def _last_words(self) -> None:
+        """Cancel the job and collect its last records."""
+        with suppress(ElasticmlError):
+            end_s = time.monotonic() + LAST_WORDS_S
+            self._handle.cancel()
+            self._receive(self._handle.batches(since=len(self._story)), end_s)
+
+    def _with_remedy(self, error: ElasticmlError) -> ElasticmlError:
+        """Return the error with what is left of the run, and how to resume it."""
+        text = [error.message]
+        if self._path is not None:
+            text.append(f"partial results of the run are in {self._path}")
+        if error.fields.get("reason") in (SCHEDULER_LOST, DIRECTORY_LOST):
+            is_command = "cluster" in self._job
+            text.append(how_to_resume(self._handle.record, self._path, is_command=is_command))
+        return type(error)("; ".join(text), **error.fields)
+
+    def _collect(self) -> Result:
+        outcome = self._handle.outcome()
+        result = self._result(outcome)
+        if outcome.state == "failed" and outcome.error is not None:
+            raise error_from_dict(dict(outcome.error))
+        if self._directory is not None:
+            if self._directory.was_removed:
+                result.summary["notes"] += [_WAS_REMOVED]
+            result.write(self._directory)
+        return result
+
+    def _result(self, outcome: JobOutcome) -> Result:
+        return make_result(outcome, job=self._job, story=self._story, run_dir=self._path)
+
+    def _rescue(self, reason: str) -> None:
+        """Write the partial results of a run that did not end normally."""
+        directory = self._directory
+        if directory is None or directory.is_as_before:
+            return  # a resumed run that made no progress; the directory is unchanged
+        try:
+            outcome = self._handle.outcome()
+        except ElasticmlError:
+            outcome = saved_outcome(self._handle.record, self._story, reason)
+        result = self._result(outcome)
+        if reason == "interrupted":
+            result.summary["reason"] = reason
+        result.write(directory)
+        _write_report(directory.path)
 
 
 def _write_report(path: Path) -> list[str]:

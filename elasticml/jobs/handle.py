@@ -6,6 +6,7 @@ import asyncio
 import html
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,12 @@ class Handle:
     def status(self) -> JobStatus:
         """Return the job's current status.
 
+        Returns
+        -------
+        JobStatus
+            With ``state`` (loading, running, done, failed or cancelled), ``round``, ``seconds``,
+            ``objective``, ``gap``, ``members``, ``absent_examples``, ``reason`` and more.
+
         Raises
         ------
         ConfigError
@@ -101,20 +108,14 @@ class Handle:
         JobFailedError
             When the scheduler cannot be reached.
         """
-        for batch in self._further(self._seen):
+        for batch in story_batches(self._poll, self._seen, waits=False):
             for record in batch:
                 self._status = self._status.after(record)
             self._seen += len(batch)
         return self._status
 
-    def _further(self, since: int) -> Iterator[Sequence[Record]]:
-        """Yield the story from a record number on in batches, without waiting for more."""
-        while True:
-            answer = self._ask("em_poll", since=since, wait_s=0.0)
-            yield answer["records"]
-            since = answer["next"]
-            if since >= answer["told"]:
-                return
+    def _poll(self, since: int, wait_s: float = 0.0) -> Record:
+        return self._ask("em_poll", since=since, wait_s=wait_s)
 
     def _repr_html_(self) -> str:
         """Return the job's state and curves at present, for a notebook."""
@@ -123,7 +124,7 @@ class Handle:
 
         live = LiveJob(self.job_id)
         try:
-            for batch in self._further(0):
+            for batch in story_batches(self._poll, 0, waits=False):
                 live.read(batch)
         except ElasticmlError as error:
             return html.escape(f"{self!r}: {error.message}")
@@ -146,7 +147,7 @@ class Handle:
 
         An empty batch means that there were no new records for a while.
         """
-        yield from story_batches(lambda n: self._ask("em_poll", since=n, wait_s=POLL_S), since)
+        yield from story_batches(partial(self._poll, wait_s=POLL_S), since)
 
     def events(self, since: int = 0) -> Iterator[Record]:
         """Yield the story's records as they arrive, from a record number to the end."""
@@ -271,7 +272,9 @@ async def _reply(client: Client, ask: Callable[[], Coroutine[Any, Any, Record]])
         reply.cancel()
 
 
-def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence[Record]]:
+def story_batches(
+    ask: Callable[[int], Record], since: int, *, waits: bool = True
+) -> Iterator[Sequence[Record]]:
     """Yield a story in batches as it grows, to its end.
 
     Parameters
@@ -280,12 +283,16 @@ def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence
         Returns the reply to ``em_poll`` for the records from a given number.
     since : int
         Number of the first record to request.
+    waits : bool
+        Whether to wait for more records until the job has ended.
     """
     while True:
         answer = ask(since)
         yield answer["records"]
         since = answer["next"]
-        if answer["done"] and not answer["records"]:
+        if waits and answer["done"] and not answer["records"]:
+            return
+        if not waits and since >= answer["told"]:
             return
 
 
@@ -298,7 +305,7 @@ def attach_handle(client: Client, job_id: str, objects: Sequence[Any] = ()) -> H
         When the scheduler does not run elasticml or does not know the job.
     """
     prepare_scheduler(client)
-    answer = Handle(client, job_id, job_record({}))._ask("em_poll", since=0, wait_s=0.0)
+    answer = Handle(client, job_id, job_record({}))._poll(0)
     record = job_record(next(records_of(JobBegun, answer["records"])).spec)
     give_again(record.fields_json(), objects)
     return Handle(client, job_id, record)

@@ -741,7 +741,7 @@ def _checkpoint(section: Any, folder: Path, cluster: Cluster) -> CheckpointSetti
 
 
 #: Sections that the record has in another form, or not at all.
-_CONVERTED = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
+_CONVERTED = ("name", "data", "algorithm", "cluster", "checkpoint")
 
 
 def job_file_from_record(record: JobRecord) -> dict[str, Any]:
@@ -763,7 +763,7 @@ def job_file_from_record(record: JobRecord) -> dict[str, Any]:
     job: dict[str, Any] = {
         "name": record.name,
         "data": data,
-        "algorithm": _algorithm(record),
+        "algorithm": _algorithm_entry(record),
     }
     for key in SECTIONS:
         if key in _CONVERTED:
@@ -774,12 +774,10 @@ def job_file_from_record(record: JobRecord) -> dict[str, Any]:
             job[key] = value
     if "checkpoint" in record.json:
         job["checkpoint"] = job_file_entry(record.checkpoint)
-    if record.faults:
-        job["faults"] = [dict(fault) for fault in record.json["faults"]]
     return job
 
 
-def _algorithm(record: JobRecord) -> dict[str, Any]:
+def _algorithm_entry(record: JobRecord) -> dict[str, Any]:
     """Return the section without the keys that other sections set: seed, epochs, warm start."""
     is_local_sgd = record.algorithm_name == LocalSGD.name
     left_out = {"warm_start", "epochs"} if is_local_sgd else {"warm_start"}

@@ -142,10 +142,14 @@ def how_to_resume(record: JobRecord, run_dir: Path | None, *, is_command: bool) 
 
 
 def lost_data(record: JobRecord) -> dict[str, str]:
-    """Return how to give again the data and test data of a job that were in memory alone."""
-    test = (record.data.get("scored") or {}).get("test") or {}
-    formats = {"data": record.data.get("format"), "test": test.get("format")}
-    again = {name: how_to_give_again(format) for name, format in formats.items()}
+    """Return how to give again the data of a job that were in memory alone."""
+    scored = record.data.get("scored") or {}
+    parts = {
+        "data": record.data,
+        "validate": scored.get("validation"),
+        "test": scored.get("test"),
+    }
+    again = {name: how_to_give_again((part or {}).get("format")) for name, part in parts.items()}
     return {name: call for name, call in again.items() if call}
 
 

@@ -216,7 +216,7 @@ class Collective(SettingsModel):
 
     Examples
     --------
-    >>> em.Collective(topology="tree", fan_out=2)
+    >>> em.settings.Collective(topology="tree", fan_out=2)
     Collective(topology='tree')
     """
 
@@ -239,7 +239,7 @@ class Members(SettingsModel):
 
     Examples
     --------
-    >>> em.Members(start=4, max=8)
+    >>> em.settings.Members(start=4, max=8)
     Members(start=4, max=8)
     """
 
@@ -264,7 +264,7 @@ class Evaluate(SettingsModel):
 
     Examples
     --------
-    >>> em.Evaluate(every=10)
+    >>> em.settings.Evaluate(every=10)
     Evaluate(every=10)
     """
 
@@ -327,7 +327,7 @@ class Checkpoint(SettingsModel):
 
     Examples
     --------
-    >>> em.Checkpoint(every=10, path="hdfs://namenode:8020/user/me/run").every
+    >>> em.settings.Checkpoint(every=10, path="hdfs://namenode:8020/user/me/run").every
     10.0
     """
 

@@ -222,8 +222,8 @@ def run(
         absent=absent or "taylor",
         stop=em.Stop(rounds=plan.rounds),
         faults=plan.faults if absent else (),
-        members=em.Members(start=plan.members),
-        evaluate=em.Evaluate(every=10, rounds=(*plan.shown, plan.back_at)),
+        members=em.settings.Members(start=plan.members),
+        evaluate=em.settings.Evaluate(every=10, rounds=(*plan.shown, plan.back_at)),
     )
     directory = folder / mode.replace(" ", "-").replace("(", "").replace(")", "")
     if (directory / "story.jsonl").is_file():

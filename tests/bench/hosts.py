@@ -41,7 +41,7 @@ def train(fan_out: int, rounds: int, members: int, kill: int) -> dict[str, Any]:
             synthetic_splice(rows=600, length=30, seed=5),
             absent="ignore",
             stop=em.Stop(rounds=rounds),
-            collective=em.Collective(topology="tree", transport="stream", fan_out=fan_out),
+            collective=em.settings.Collective(topology="tree", transport="stream", fan_out=fan_out),
             chunk_size=1024,
         )
         handle = job.start(client)

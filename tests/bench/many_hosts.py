@@ -81,7 +81,7 @@ def train(n: int, width: int, rounds: int, pids: Sequence[int]) -> dict[str, Any
             em.from_arrays(np.ones((8 * n, 1)), np.arange(8.0 * n)),
             absent="stall",
             stop=em.Stop(rounds=rounds),
-            collective=em.Collective(topology="tree", transport="stream", fan_out=2),
+            collective=em.settings.Collective(topology="tree", transport="stream", fan_out=2),
             chunk_size=128,
         )
         handle, marks, idle_s = job.start(client), [], [0.0]

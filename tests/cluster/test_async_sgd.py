@@ -33,7 +33,7 @@ def test_kills_and_returns_neither_hang_nor_tear_states_nor_change_the_answer() 
             for at, n in ((3, 1), (10, 2))
             for fault in ({"round": at, "lose": n, "how": "kill"}, {"round": at + 3, "return": n})
         ],
-        collective=em.Collective(deadline=5.0),
+        collective=em.settings.Collective(deadline=5.0),
         chunk_size=8192,
         evaluate=False,
     )

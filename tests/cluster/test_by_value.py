@@ -1,4 +1,4 @@
-"""An algorithm of a script travels with its job, and is in no file: who resumes gives it again."""
+"""What no file has, an algorithm of a script or data in memory, is given again to resume a job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 
 import elasticml as em
 from examples.huber import HUBER
@@ -67,7 +68,7 @@ def job(**settings):
 if what == "run":
     result = job(stop=em.Stop(rounds=3)).run(address, run_dir=Path(folder) / "run")
     print(result.summary["rounds"])
-    checkpoint = em.Checkpoint(path=kept, every=0.1)
+    checkpoint = em.settings.Checkpoint(path=kept, every=0.1)
     handle = job(stop=em.Stop(rounds=10**9), checkpoint=checkpoint).start(address)
     for record in handle:
         if record["event"] == "RoundEnded" and any(Path(kept).glob("*")):
@@ -113,3 +114,32 @@ def test_an_algorithm_of_a_script_trains_and_is_given_again(tmp_path: Path) -> N
 def test_an_algorithm_object_of_a_module_needs_no_name() -> None:
     settings = em.ImportedAlgorithm(name=HUBER, delta=1.0, step=0.5)
     assert settings.name.endswith(":huber")
+
+
+def test_all_data_that_were_in_memory_are_given_again(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 4)), rng.integers(0, 2, 300).astype(float)
+    parts = {"data": slice(0, 200), "validate": slice(200, 250), "test": slice(250, 300)}
+    sources = {name: em.from_arrays(X[part], y[part]) for name, part in parts.items()}
+    checkpoint = em.settings.Checkpoint(path=str(tmp_path / "kept"), every=0.0)
+    stop = em.Stop(rounds=10**9)
+    job = em.Job(em.CoCoA(tolerance=0.0), **sources, checkpoint=checkpoint, stop=stop)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        handle = job.start(client)
+        for record in handle:
+            if record["event"] == "CheckpointWritten":
+                break
+        handle.cancel()
+        with pytest.raises(em.ConfigError, match=r"data and validate and test of job .* in memory"):
+            em.Job.resume(client, tmp_path / "kept", data=job.data, test=job.test)
+        resumed = em.Job.resume(client, tmp_path / "kept", **sources)
+        began = False
+        for record in resumed:
+            began = began or record["event"] == "JobResumed"
+            if began and record["event"] == "RoundEnded":
+                break
+        resumed.cancel()
+    assert any(name.startswith("validation_") for name in record)

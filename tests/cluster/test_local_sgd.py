@@ -46,7 +46,7 @@ def run(client: Client, name: str, run_dir: Any = None, **changes: Any) -> Any:
         name=name,
         stop=em.Stop(epochs=EPOCHS),
         chunk_size=4096,
-        evaluate=em.Evaluate(every=10),
+        evaluate=em.settings.Evaluate(every=10),
         **changes,
     )
     return job.run(client, run_dir=run_dir)

@@ -31,7 +31,9 @@ def wide_job(name: str, rounds: int, topology: str = "tree", faults: Any = ()) -
         name=name,
         absent="ignore",
         stop=em.Stop(rounds=rounds),
-        collective=em.Collective(topology=topology, transport="shm", fan_out=2, deadline=3.0),
+        collective=em.settings.Collective(
+            topology=topology, transport="shm", fan_out=2, deadline=3.0
+        ),
         faults=list(faults),
         chunk_size=1024,
     )

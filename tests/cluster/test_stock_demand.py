@@ -38,7 +38,7 @@ def test_adaptive_cluster_follows_a_job_up_and_down() -> None:
     with local(0) as cluster, Client(cluster, set_as_default=False) as client:
         cluster.adapt(minimum=0, maximum=2, interval="100ms")
         # No worker is there: the job itself is the reason that they come.
-        course = Course(endless(members=em.Members(max=2)).start(client))
+        course = Course(endless(members=em.settings.Members(max=2)).start(client))
         course.await_members(2)
         cluster.adapt(minimum=0, maximum=1)
         course.await_members(1)

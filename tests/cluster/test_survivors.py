@@ -69,8 +69,8 @@ def test_a_run_under_kills_ends_with_every_example_counted_once(absent: str) -> 
             {"round": 60, "lose": 3, "how": "kill", "phase": "broadcast"},
             {"round": 70, "return": 3},
         ],
-        collective=em.Collective(topology="tree", fan_out=2, deadline=3.0),
-        evaluate=em.Evaluate(every=20),
+        collective=em.settings.Collective(topology="tree", fan_out=2, deadline=3.0),
+        evaluate=em.settings.Evaluate(every=20),
     )
     with em.LocalCluster(6) as cluster, Client(cluster, set_as_default=False) as client:
         result = made.run(client)

@@ -36,7 +36,7 @@ def test_a_job_runs_with_tls_and_writes_no_secret(
         em.BatchGradient(loss="logistic", l2=1e-2, tolerance=0, scale="none"),
         em.from_arrays(X, y),
         stop=em.Stop(rounds=5),
-        collective=em.Collective(transport="stream"),
+        collective=em.settings.Collective(transport="stream"),
         checkpoint={"path": str(tmp_path / "checkpoint"), "every": 0.0},
     )
     cluster = LocalCluster(

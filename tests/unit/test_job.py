@@ -29,7 +29,7 @@ def data():
         ({"chunk_size": "a lot"}, "data.chunk_size: got 'a lot', wanted 'auto' or a size"),
         ({"chunk_size": 0}, "data.chunk_size: got 0"),
         (
-            {"members": em.Members(start=2), "faults": [{"round": 1, "lose": 3}]},
+            {"members": em.settings.Members(start=2), "faults": [{"round": 1, "lose": 3}]},
             "lose: 3, but 2 of 2 members are there",
         ),
     ],
@@ -48,9 +48,9 @@ def test_sections_are_objects_or_mappings(data):
     }
     job = em.Job(em.BatchGradient(), data, **sections)
     assert job.stop == em.Stop(rounds=3)
-    assert job.collective == em.Collective(topology="star")
-    assert job.members == em.Members(min=2)
-    assert job.evaluate == em.Evaluate(every=10)
+    assert job.collective == em.settings.Collective(topology="star")
+    assert job.members == em.settings.Members(min=2)
+    assert job.evaluate == em.settings.Evaluate(every=10)
 
 
 def test_a_chunk_must_fit_into_a_workers_memory(data):
@@ -76,7 +76,7 @@ def test_the_record_is_plain_json_and_complete(data):
         absent="stall",
         stop=em.Stop(rounds=5),
         faults=[{"round": 1, "lose": 1}],
-        evaluate=em.Evaluate(every=2, rounds=[3]),
+        evaluate=em.settings.Evaluate(every=2, rounds=[3]),
     )
     record = job.record("toy-1", 3)
     assert json.loads(json.dumps(record)) == record

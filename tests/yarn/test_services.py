@@ -97,7 +97,7 @@ def test_no_secret_is_in_a_run_or_in_a_log(
         em.BatchGradient(loss="logistic", l2=1e-2, tolerance=0.0, optimizer="gd", scale="none"),
         em.from_arrays(X, np.sign(X[:, 0])),
         stop=em.Stop(rounds=10**6),
-        checkpoint=em.Checkpoint(path=str(tmp_path / "checkpoint"), every=0.1),
+        checkpoint=em.settings.Checkpoint(path=str(tmp_path / "checkpoint"), every=0.1),
     )
     handle = job.start(client, run_dir=tmp_path / "run")
     story = iter(handle)

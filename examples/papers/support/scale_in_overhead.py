@@ -104,7 +104,7 @@ def run(name: str, source: ArraySource, least: int, client: Client) -> list[Scal
         partitions=MEMBERS,
         holders=1,
         stop=em.Stop(rounds=40, gap=1e-7),
-        members=em.Members(start=MEMBERS),
+        members=em.settings.Members(start=MEMBERS),
         evaluate=False,
     )
     handle = job.start(client)

@@ -91,7 +91,9 @@ def job_of(run: Run) -> Any:
     }
     checkpoint = {}
     if run.arguments.way == "restart":
-        checkpoint = {"checkpoint": em.Checkpoint(path=str(run.folder / "checkpoint"), every=1.0)}
+        checkpoint = {
+            "checkpoint": em.settings.Checkpoint(path=str(run.folder / "checkpoint"), every=1.0)
+        }
     return em.Job(
         algorithms[run.arguments.task](),
         source_of(run),

@@ -65,6 +65,12 @@ def test_data_and_test_data_that_were_in_memory_are_given_again(data, test, give
     assert resume_call("place", record) == f'em.Job.resume(client, "place"{given})'
 
 
+def test_validation_data_that_were_in_memory_are_given_again():
+    scored = {"validation": {"format": "arrays"}}
+    record = job_record({"data": {"format": "csv", "scored": scored}})
+    assert resume_call("a", record).endswith(", validate=em.from_arrays(X, y))")
+
+
 def test_a_run_reports_why_it_cannot_be_resumed(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no run \(there is no job\.yaml\)"):
         interrupted_run(tmp_path, Checkpoint())
