@@ -95,30 +95,15 @@ def convert(
 
 def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
     from elasticml.data.source import source_from_spec
-    from elasticml.jobs.job_file import apply_override, data_section
+    from elasticml.jobs.job_file import apply_override, data_section, readers_part
 
-    path = Path(source)
+    path, folder = Path(source), Path.cwd()
+    wrapped: dict[str, Any] = {"data": {"format": kind, "path": source}}
     if kind is None and path.suffix in (".yaml", ".yml"):
-        section = data_section(path)
-    else:
-        section = {"format": kind or _format_of(source), "path": source}
-    wrapped: dict[str, Any] = {"data": section}
+        wrapped, folder = {"data": data_section(path)}, path.absolute().parent
     for setting in settings:
         apply_override(wrapped, f"data.{setting}")
-    return source_from_spec(wrapped["data"])
-
-
-def _format_of(source: str) -> str:
-    """Return the format that a file's extension stands for."""
-    from elasticml.data.source import infer_format, known_suffixes
-
-    kind = infer_format(source)
-    if kind is None:
-        raise click.UsageError(
-            f"{source} has no known file extension (known: {', '.join(known_suffixes())}): "
-            "give --format"
-        )
-    return kind
+    return source_from_spec(readers_part(wrapped["data"], folder))
 
 
 class _Progress:

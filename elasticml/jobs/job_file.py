@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elasticml.data.source import infer_format
+from elasticml.data.source import FILE_FORMATS, infer_format
 from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, shown
 from elasticml.jobs.yaml_text import TEXT_BYTES_MAX, load_yaml
@@ -105,8 +105,8 @@ def _step(place: Any, key: str, setting: str) -> Any:
     return place[key]
 
 
-def data_section(path: Path) -> dict[str, Any]:
-    """Return the reader's options in a job file's ``data`` section, with absolute paths.
+def data_section(path: Path) -> Mapping[str, Any]:
+    """Return a job file's ``data`` section.
 
     Raises
     ------
@@ -119,15 +119,27 @@ def data_section(path: Path) -> dict[str, Any]:
             f"job file '{path}': data is {shown(section)}, wanted a mapping with format and path",
             path=str(path),
         )
-    return readers_part(section, path.absolute().parent)
+    return section
 
 
 def readers_part(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the options of the reader in a section ``data``, with absolute paths."""
+    """Return the options of the reader in a section ``data``, with absolute paths.
+
+    Raises
+    ------
+    ConfigError
+        When it neither names a format nor implies one.
+    """
     spec = {key: value for key, value in section.items() if key not in _NOT_THE_READERS}
     spec = with_path(spec, folder)
-    if spec.get("format") is None and (format := infer_format(str(spec.get("path", "")))):
-        spec["format"] = format
+    if spec.get("format") is None:
+        spec["format"] = infer_format(str(spec.get("path", "")))
+    if spec["format"] is None:
+        raise ConfigError(
+            f"data.format: left out, and the name {shown(spec.get('path'))} does not imply one; "
+            f"wanted one of {', '.join(FILE_FORMATS)}",
+            path="data.format",
+        )
     return spec
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from elasticml.data.source import (
-    FILE_FORMATS,
     Source,
     format_named,
     how_to_give_again,
@@ -600,12 +599,6 @@ def _certified(algorithm: AnyAlgorithm) -> str:
 
 def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:
     spec = readers_part(section, folder)
-    if spec.get("format") is None:
-        raise ConfigError(
-            f"data.format: left out, and the name {shown(spec.get('path'))} does not imply one; "
-            f"wanted one of {', '.join(FILE_FORMATS)}",
-            path="data.format",
-        )
     test = section.get("test")
     beside = None if test is None else _beside(spec, test, folder, "data.test")
     return _file_source(spec, "data"), beside

@@ -464,37 +464,31 @@ def _words(detail: Mapping[str, Any]) -> list[str]:
     return expected.replace(" or ", ", ").replace("'", "").split(", ")
 
 
+#: What was wanted, by the type of pydantic's error.
+_WANTED = {
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
+    "int_parsing_size": f"at most {INT_MAX}",
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "a finite number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "string_type": "text",
+    "string_too_long": "one character",
+}
+
+
 def _wanted(detail: Mapping[str, Any]) -> str:
     """Describe what pydantic expected, with the leading separator."""
-    context = detail.get("ctx", {})
-    match detail["type"]:
-        case "literal_error":
-            return choices_of(detail["input"], _words(detail))
-        case "value_error":
-            text = str(context["error"])
-            return f", {text}" if text.startswith("wanted") else f": {text}"
-        case "greater_than_equal":
-            return f", wanted at least {context['ge']:g}"
-        case "greater_than":
-            return f", wanted more than {context['gt']:g}"
-        case "less_than_equal":
-            return f", wanted at most {context['le']:g}"
-        case "less_than":
-            return f", wanted less than {context['lt']:g}"
-        case "int_parsing" | "int_type" | "int_from_float":
-            return ", wanted a whole number"
-        case "int_parsing_size":
-            return f", wanted at most {INT_MAX}"
-        case "float_parsing" | "float_type" | "finite_number":
-            return ", wanted a finite number"
-        case "bool_parsing" | "bool_type":
-            return ", wanted true or false"
-        case "dict_type" | "model_type":
-            return ", wanted a mapping"
-        case "list_type" | "tuple_type":
-            return ", wanted a list"
-        case "string_type":
-            return ", wanted text"
-        case "string_too_long" if context["max_length"] == 1:
-            return ", wanted one character"
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "literal_error":
+        return choices_of(detail["input"], _words(detail))
+    if kind in _WANTED:
+        return f", wanted {_WANTED[kind].format(**context)}"
+    if kind == "value_error":
+        text = str(context["error"])
+        return f", {text}" if text.startswith("wanted") else f": {text}"
     return f": {detail['msg'][0].lower()}{detail['msg'][1:]}"

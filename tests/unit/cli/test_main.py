@@ -117,7 +117,7 @@ REFUSED = [
     (YARN, ["submit", "job.yaml", "--set", "cluster.pack=true"], "elasticml: cluster.pack: "),
     ({}, ["status", APPLICATION], "no YARN cluster is configured"),
     # Data to convert.
-    ({}, ["convert", "a.foo", "made"], "has no known file extension"),
+    ({}, ["convert", "a.foo", "made"], "does not imply one; wanted one of"),
     ({}, ["convert", "a.svm", "made", "--format", "svmlite"], "did you mean 'svmlight'?"),
     ({}, ["convert", "a.svm", "made", "--set", "lable=y"], "data.lable is not a setting"),
     ({}, ["convert", "a.svm", "made"], "a.svm does not exist"),
