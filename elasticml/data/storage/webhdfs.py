@@ -8,7 +8,7 @@ import time
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from fsspec.caching import BaseCache
+from fsspec.caching import ReadAheadCache
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from elasticml.data.storage.hadoop_http import HttpResponse, ask
@@ -230,7 +230,7 @@ def _below(path: str, suffix: str) -> str:
     return f"{path.rstrip('/')}/{suffix}" if suffix else path
 
 
-class _GrowingCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
+class _GrowingCache(ReadAheadCache):  # type: ignore[misc]  # fsspec has no types
     """Read-ahead cache that doubles its read-ahead with each sequential read.
 
     Reading only the first bytes stays cheap, and a decompressor's small reads are served from
@@ -239,26 +239,15 @@ class _GrowingCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
 
     name = "growing"
 
-    def __init__(self, blocksize: int, fetcher: Any, size: int) -> None:
-        super().__init__(blocksize, fetcher, size)
-        self._start = 0
-        self._bytes = b""
-        self._ahead = _AHEAD_BYTES_MIN
-
     def _fetch(self, start: int | None, stop: int | None) -> bytes:
-        start = start or 0
-        stop = min(self.size if stop is None else stop, self.size)
-        if start >= stop:
-            return b""
-        have = self._start + len(self._bytes)
-        if not (self._start <= start and stop <= have):
-            kept = self._bytes[start - self._start :] if self._start <= start < have else b""
-            is_onward = bool(self._bytes) and self._start <= start <= have
-            self._ahead = min(2 * self._ahead, _AHEAD_BYTES_MAX) if is_onward else _AHEAD_BYTES_MIN
-            until = min(self.size, stop + self._ahead)
-            fetched = self.fetcher(start + len(kept), until)
-            self._start, self._bytes = start, kept + fetched if kept else fetched
-        return self._bytes[start - self._start : stop - self._start]
+        first, last = start or 0, self.size if stop is None else min(stop, self.size)
+        if first < self.start or last > self.end:
+            is_onward = self.end > 0 and self.start <= first <= self.end
+            self.blocksize = (
+                min(2 * self.blocksize, _AHEAD_BYTES_MAX) if is_onward else (_AHEAD_BYTES_MIN)
+            )
+        content: bytes = super()._fetch(first, last)
+        return content
 
 
 class _RangeFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
