@@ -80,7 +80,7 @@ class CallbackRunner:
         #: Sentences about callbacks that raised.
         self.failures: list[str] = []
 
-    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Call ``on_records``, and ``on_round`` for the rounds that have ended."""
         self.call("on_records", records)
         for ended in records_of(RoundEnded, records):

@@ -119,8 +119,9 @@ class _Follower:
         self._handle = handle
         self._job = job
         self._directory = directory
-        self._called = called
         self._path = None if directory is None else directory.path
+        #: Receive the story as it grows.
+        self._observers = [one for one in (directory, called) if one is not None]
         self._story = CompressedRecords()
 
     def run(self, cancels: bool) -> Result:
@@ -136,8 +137,8 @@ class _Follower:
             if directory is not None and is_invalid and not self._has(RoundEnded):
                 directory.discard()  # so that the same command works once the error is fixed
                 raise
-            if error.fields.get("reason") == DIRECTORY_LOST:
-                self._directory = None
+            if directory is not None and error.fields.get("reason") == DIRECTORY_LOST:
+                self._observers.remove(directory)
                 if cancels:
                     self._last_words()
                 raise self._with_remedy(error) from error
@@ -156,9 +157,8 @@ class _Follower:
         """Pass records on as they arrive, to the end of the story or until some time."""
         for batch in batches:
             self._story.extend(dict(record) for record in batch)
-            if self._directory is not None:
-                self._directory.record(batch)
-            self._called.record(batch)
+            for observer in self._observers:
+                observer.on_records(batch)
             if time.monotonic() > end_s:
                 return
 

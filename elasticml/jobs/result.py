@@ -194,7 +194,7 @@ class Result:
 
     def _write_run(self, run_dir: Path) -> None:
         with RunDirectory(run_dir).open(self.job) as directory:
-            directory.record(self.story)
+            directory.on_records(self.story)
             summary = {**self.summary, "run_dir": str(run_dir)}
             replace(self, summary=summary, run_dir=run_dir).write(directory)
 

@@ -246,7 +246,7 @@ class RunDirectory:
             raise
         return story
 
-    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def on_records(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Append records to the story, and rows to the history; both are flushed on return.
 
         Raises

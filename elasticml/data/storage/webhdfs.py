@@ -243,9 +243,8 @@ class _GrowingCache(ReadAheadCache):  # type: ignore[misc]  # fsspec has no type
         first, last = start or 0, self.size if stop is None else min(stop, self.size)
         if first < self.start or last > self.end:
             is_onward = self.end > 0 and self.start <= first <= self.end
-            self.blocksize = (
-                min(2 * self.blocksize, _AHEAD_BYTES_MAX) if is_onward else (_AHEAD_BYTES_MIN)
-            )
+            longer = min(2 * self.blocksize, _AHEAD_BYTES_MAX)
+            self.blocksize = longer if is_onward else _AHEAD_BYTES_MIN
         content: bytes = super()._fetch(first, last)
         return content
 

@@ -30,7 +30,7 @@ def ended(r, **more):
 
 def test_story_and_history_are_on_disk_as_soon_as_they_are_recorded(tmp_path):
     directory = RunDirectory(tmp_path / "run").open(JOB)
-    directory.record([{"t": 0.0, "event": "JobStarted", "name": "toy"}, ended(0), ended(1)])
+    directory.on_records([{"t": 0.0, "event": "JobStarted", "name": "toy"}, ended(0), ended(1)])
     seen = read_run(tmp_path / "run")
     assert [record.event for record in seen.records] == [
         "JobStarted",
@@ -49,7 +49,7 @@ import os, signal, sys
 from elasticml.jobs.run_directory import RunDirectory
 directory = RunDirectory(__import__("pathlib").Path(sys.argv[1])).open({"name": "toy"})
 for r in range(50):
-    directory.record([{"t": r, "event": "RoundEnded", "round": r, "objective": 1.0, "own": r}])
+    directory.on_records([{"t": r, "event": "RoundEnded", "round": r, "objective": 1.0, "own": r}])
 os.kill(os.getpid(), signal.SIGKILL)
 """
     path = tmp_path / "run"
@@ -61,7 +61,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_column_that_appears_late_is_added_to_the_written_file(tmp_path):
     with RunDirectory(tmp_path).open(JOB) as directory:
-        directory.record([ended(0), ended(1, probes=3), ended(2, probes=4)])
+        directory.on_records([ended(0), ended(1, probes=3), ended(2, probes=4)])
     lines = (tmp_path / "history.csv").read_text().splitlines()
     assert lines[0] == ",".join([*FIRST_COLUMNS, "probes"])
     assert [line.rsplit(",", 1)[1] for line in lines[1:]] == ["", "3", "4"]
@@ -96,7 +96,7 @@ def test_discarding_removes_everything_that_the_run_created(tmp_path):
     # A run of wrong data left a directory, so that the same command was refused after the data had
     # been corrected.
     directory = RunDirectory(tmp_path / "runs" / "one").open(JOB)
-    directory.record([{"event": "JobStarted"}])
+    directory.on_records([{"event": "JobStarted"}])
     directory.discard()
     assert list(tmp_path.iterdir()) == []
 
@@ -142,7 +142,7 @@ def test_a_run_is_named_after_job_and_time_and_never_twice(tmp_path, monkeypatch
 def interrupted_run(path):
     """Write a run that was interrupted after two rounds."""
     with RunDirectory(path).open(JOB) as directory:
-        directory.record([ended(0), ended(1)])
+        directory.on_records([ended(0), ended(1)])
         directory.write_model({"coef": np.ones(2)})
         directory.write_summary({"name": "toy", "reason": "interrupted"})
 
@@ -167,7 +167,7 @@ def test_the_model_of_a_resumed_run_stays_until_there_is_progress(tmp_path):
     # A run that was interrupted again at once had lost its model.
     interrupted_run(tmp_path)
     with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
-        directory.record([ended(0), ended(1), {"t": 1.0, "event": "JobResumed"}])
+        directory.on_records([ended(0), ended(1), {"t": 1.0, "event": "JobResumed"}])
         assert not directory.is_as_before
         assert {p.name for p in tmp_path.iterdir()} == {
             "history.csv",
@@ -175,10 +175,10 @@ def test_the_model_of_a_resumed_run_stays_until_there_is_progress(tmp_path):
             "model.npz",
             "story.jsonl",
         }
-        directory.record([ended(2)])
+        directory.on_records([ended(2)])
         assert not (tmp_path / "model.npz").exists()
         directory.write_model({"coef": np.zeros(2)})
-        directory.record([ended(3)])
+        directory.on_records([ended(3)])
         assert (tmp_path / "model.npz").exists()
     assert read_run(tmp_path).history.column("round").tolist() == [0.0, 1.0, 2.0, 3.0]
 
@@ -193,7 +193,7 @@ try:
     with RunDirectory(Path(sys.argv[1])).open({"name": "toy"}) as directory:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         while True:
-            directory.record([{"event": "Ticked", "t": 0.0}] * 10)
+            directory.on_records([{"event": "Ticked", "t": 0.0}] * 10)
 except JobFailedError as error:
     print(error.message)
 """
