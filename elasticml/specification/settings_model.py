@@ -474,7 +474,7 @@ _WANTED = {
     "int_parsing_size": f"at most {INT_MAX}",
     **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "a finite number"),
     **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
-    **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
+    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "a mapping"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     "string_type": "text",
     "string_too_long": "one character",

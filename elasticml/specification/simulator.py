@@ -215,16 +215,6 @@ class WorldOptions(_Options):
             raise ValueError("wanted a list such as [{at: 10, lose: 2, away: 5}]")
         return tuple(trace_entry(entry, f"simulate.trace[{k}]") for k, entry in enumerate(trace))
 
-    @field_validator("preemption", mode="before")
-    @classmethod
-    def _preemption(cls, raw: object) -> object:
-        return None if raw is None else read_settings(Preemption, raw, "simulate.preemption")
-
-    @field_validator("costs", mode="before")
-    @classmethod
-    def _costs(cls, raw: object) -> object:
-        return None if raw is None else read_settings(Costs, raw, "simulate.costs")
-
     @field_validator("slow", mode="before")
     @classmethod
     def _nobody_is_slow(cls, slow: object) -> object:
