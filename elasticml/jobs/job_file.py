@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from elasticml.data.source import FILE_FORMATS, infer_format
-from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, shown
 from elasticml.jobs.yaml_text import TEXT_BYTES_MAX, load_yaml
 
 #: Keys of ``data`` that are not options of the reader.
-_NOT_THE_READERS = ("test", "chunk_size", "cache", "scale")
+_NOT_THE_READERS = ("test", "chunk_size", "cache")
 
 
 def read_yaml_mapping(path: Path) -> dict[str, Any]:
@@ -148,13 +147,12 @@ def with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     resolved = dict(spec)
     for key in ("path", "labels"):
         if isinstance(spec.get(key), str):
-            expanded = expand_path(spec[key], f"data.{key}")
-            resolved[key] = expanded if is_url(expanded) else str(folder / expanded)
+            resolved[key] = absolute_path(spec[key], f"data.{key}", folder)
     return resolved
 
 
-def expand_path(path: str, key: str) -> str:
-    """Expand environment variables and ``~`` in a path.
+def absolute_path(path: str, key: str, folder: Path) -> str:
+    """Expand environment variables and ``~`` in a path, and make it absolute; URLs stay.
 
     Raises
     ------
@@ -172,4 +170,4 @@ def expand_path(path: str, key: str) -> str:
     if path.startswith("$") and "://" not in expanded:
         # Relative paths from variables are relative to the working directory, as in a shell.
         expanded = os.path.abspath(expanded)
-    return expanded
+    return expanded if "://" in expanded else str(folder / expanded)

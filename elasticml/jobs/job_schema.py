@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -17,7 +17,7 @@ from elasticml.data.source import FILE_FORMATS, format_named
 from elasticml.jobs.job_spec import OF_DATA, JobSpec
 from elasticml.policies.registry import OFF, POLICIES
 from elasticml.policies.validation import NAME, settings_of
-from elasticml.specification.algorithms import ImportedAlgorithm, Scale
+from elasticml.specification.algorithms import ImportedAlgorithm
 from elasticml.specification.linear import NAMED
 from elasticml.specification.sections import CLUSTERS
 
@@ -34,7 +34,6 @@ def job_schema() -> _Schema:
     definitions: dict[str, _Schema] = {}
     sections = _schema_of(JobSpec, definitions)["properties"]
     of_data = {key: sections.pop(key) for key in OF_DATA}
-    of_data["scale"] = {"description": "as algorithm.scale", "enum": [*get_args(Scale), None]}
     own = {"properties": {"format": {"type": "string", "pattern": _OWN}}, "required": ["format"]}
     sections["data"]["anyOf"] = [
         *(_data(name, of_data, definitions) for name in FILE_FORMATS),

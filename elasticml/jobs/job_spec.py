@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -21,8 +21,8 @@ from elasticml.data.storage.filesystem import is_url
 from elasticml.errors import ConfigError, one_line, shown
 from elasticml.ids import parse_size
 from elasticml.jobs.job_file import (
+    absolute_path,
     apply_override,
-    expand_path,
     read_yaml_mapping,
     readers_part,
     with_path,
@@ -38,7 +38,6 @@ from elasticml.specification.algorithms import (
     CoCoA,
     ImportedAlgorithm,
     LocalSGD,
-    Scale,
     absent_rule,
     certifies_gap,
     require_torch,
@@ -172,7 +171,7 @@ def parse_cache(cache: Any, folder: Path | None = None) -> str | bool | None:
     if cache is None or isinstance(cache, bool):
         return False if cache is False else None
     if isinstance(cache, str | Path) and str(cache) and not is_url(str(cache)):
-        return str((folder or Path.cwd()) / expand_path(str(cache), "data.cache"))
+        return absolute_path(str(cache), "data.cache", folder or Path.cwd())
     raise ConfigError(
         f"data.cache: got {shown(cache)}, wanted true, false or a directory on the workers' hosts",
         path="data.cache",
@@ -491,7 +490,6 @@ class JobSpec(SettingsModel):
             "test": test,
             "chunk_size": raw["data"].get("chunk_size"),
             "cache": parse_cache(raw["data"].get("cache"), folder),
-            "algorithm": _scaled(raw["algorithm"], raw["data"].get("scale")),
             "cluster": cluster,
             "warm_start": _file(raw.get("warm_start"), folder, "warm_start"),
             "members": members,
@@ -646,33 +644,11 @@ def _validation(value: Any, section: Mapping[str, Any], folder: Path) -> Any:
     return {**(value if isinstance(value, Mapping) else {}), "data": beside}
 
 
-def _file(path: object, folder: Path, key: str) -> Path | None:
+def _file(path: object, folder: Path, key: str) -> str | None:
     """Resolve the path of a local file."""
     if path is None or isinstance(path, str):
-        return None if path is None else folder / expand_path(path, key)
+        return None if path is None else absolute_path(path, key, folder)
     raise ConfigError(f"{key}: got {shown(path)}, wanted the path of a model.npz", path=key)
-
-
-def _scaled(section: Mapping[str, Any], scale: object) -> Mapping[str, Any]:
-    """Return the algorithm's section with the scale of the data's."""
-    if scale is None:
-        return section
-    name = section.get("name")
-    if scale not in get_args(Scale):
-        raise unknown_choice(scale, get_args(Scale), "data.scale")
-    if isinstance(name, str) and name in NAMED and "scale" not in NAMED[name].model_fields:
-        raise ConfigError(
-            f"data.scale: got {shown(scale)}, and {name} does not scale columns one by one; "
-            "leave it out, and see algorithm.normalize",
-            path="data.scale",
-        )
-    if section.get("scale", scale) != scale:
-        raise ConfigError(
-            f"data.scale is {shown(scale)} but algorithm.scale is {shown(section['scale'])}; "
-            "give one",
-            path="data.scale",
-        )
-    return {**section, "scale": scale}
 
 
 def _cluster(section: Any, members: Members, folder: Path) -> Cluster:
@@ -700,8 +676,7 @@ def _local_paths(section: Mapping[str, Any], kind: str, folder: Path) -> dict[st
     resolved: dict[str, Any] = {}
     for key in _PATHS.get(kind, ()):
         if isinstance(section.get(key), str):
-            expanded = expand_path(section[key], f"cluster.{key}")
-            resolved[key] = expanded if "://" in expanded else str(folder / expanded)
+            resolved[key] = absolute_path(section[key], f"cluster.{key}", folder)
     tls = section.get("tls")
     if kind == "address" and isinstance(tls, Mapping):
         files = {**tls, **_local_paths(tls, "tls", folder)}
@@ -714,7 +689,7 @@ def _world(section: object, folder: Path) -> object:
     preemption = section.get("preemption") if isinstance(section, Mapping) else None
     if not isinstance(preemption, Mapping) or not isinstance(preemption.get("trace"), str):
         return section
-    path = str(folder / expand_path(preemption["trace"], "simulate.preemption.trace"))
+    path = absolute_path(preemption["trace"], "simulate.preemption.trace", folder)
     return {**section, "preemption": {**preemption, "trace": path}}  # type: ignore[dict-item]
 
 
@@ -729,8 +704,8 @@ def _checkpoint(section: Any, folder: Path, cluster: Cluster) -> CheckpointSetti
     setting = checkpoint_setting(section)
     if setting is False or setting.path is None:
         return setting
-    path = expand_path(setting.path, "checkpoint.path")
-    return setting.model_copy(update={"path": path if is_url(path) else str(folder / path)})
+    path = absolute_path(setting.path, "checkpoint.path", folder)
+    return setting.model_copy(update={"path": path})
 
 
 #: Sections that the record has in another form, or not at all.

@@ -90,8 +90,9 @@ def test_omitted_settings_have_their_defaults(tmp_path):
 
 
 COCOA = """
-data: {format: svmlight, path: train.svm, scale: maxabs}
-algorithm: {name: cocoa, loss: squared_hinge, l2: 1e-2, local_epochs: 0.5, class_weight: {1: 3}}
+data: {format: svmlight, path: train.svm}
+algorithm: {name: cocoa, loss: squared_hinge, l2: 1e-2, local_epochs: 0.5, class_weight: {1: 3},
+            scale: maxabs}
 policies: [rebalance, {name: knee, factor: 2}, {redeal: none}]
 absent: freeze
 stop: {rounds: 50, gap: 1e-6}
@@ -216,19 +217,6 @@ def test_an_unset_variable_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("SOME_DATA", raising=False)
     job = {**SMALL, "data": {"format": "svmlight", "path": "${SOME_DATA}/x.svm"}}
     assert "environment variable SOME_DATA, which is not set" in message(tmp_path, job)
-
-
-def test_scale_may_be_in_the_data_section(tmp_path):
-    job = {**SMALL, "data": {**SMALL["data"], "scale": "maxabs"}}
-    assert JobSpec.from_file(write(tmp_path, job)).algorithm.scale == "maxabs"
-
-
-def test_contradictory_scales_are_refused(tmp_path):
-    job = {
-        "data": {**SMALL["data"], "scale": "maxabs"},
-        "algorithm": {"name": "batch_gradient", "scale": "standard"},
-    }
-    assert message(tmp_path, job).startswith("data.scale is 'maxabs' but algorithm.scale is")
 
 
 def test_a_missing_file_is_named(tmp_path):

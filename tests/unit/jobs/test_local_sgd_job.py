@@ -11,7 +11,7 @@ import pytest
 import elasticml as em
 from elasticml.clusters.yarn.jobs.job_driver import progress_fraction
 from elasticml.data.source import merge_summaries
-from elasticml.jobs.job_spec import JobSpec, job_file_from_record
+from elasticml.jobs.job_spec import job_file_from_record
 from elasticml.jobs.progress_bar import status_line
 from elasticml.models.model import NetworkModel
 from elasticml.protocol.job_record import job_record
@@ -87,15 +87,6 @@ def test_callables_are_named_by_their_import_path():
 def test_errors_are_one_line(make, text):
     with pytest.raises(em.ConfigError, match=text):
         make()
-
-
-def test_columns_are_not_scaled_one_by_one():
-    raw = {
-        "data": {"format": "images", "path": "a-images-idx3-ubyte", "scale": "maxabs"},
-        "algorithm": {"name": "local_sgd"},
-    }
-    with pytest.raises(em.ConfigError, match=r"data.scale: got 'maxabs', .* algorithm.normalize"):
-        JobSpec.from_sections(raw, folder=Path("/"), name="scaled")
 
 
 def test_progress_is_shown_in_epochs():
