@@ -360,6 +360,7 @@ class _Writer:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.blocks: list[dict[str, Any]] = []
+        self.rows = self.nbytes = 0
         #: Summaries of the source's blocks, without labels: the written blocks are counted again.
         self.summaries: list[BlockSummary] = []
         self._folder = folder
@@ -385,8 +386,8 @@ class _Writer:
         return ConversionProgress(
             blocks_read=n_read,
             blocks=n_blocks,
-            rows=sum(block["rows"] for block in self.blocks),
-            nbytes=sum(block["nbytes"] for block in self.blocks),
+            rows=self.rows,
+            nbytes=self.nbytes,
         )
 
     def write(self) -> None:
@@ -411,4 +412,5 @@ class _Writer:
         # Temporary files are private to their writer; the data have the folder's permissions.
         (self._folder / file).chmod(self._folder.stat().st_mode & 0o666)
         self.blocks.append({"file": file, "rows": summary.rows, "nbytes": summary.nbytes})
+        self.rows, self.nbytes = self.rows + summary.rows, self.nbytes + summary.nbytes
         self._pending, self._counts = [], Counter()
