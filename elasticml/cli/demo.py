@@ -129,7 +129,7 @@ def _over_all_examples(result: Result, job: Job) -> Result:
     from elasticml.data.dataset_stats import merge_summaries
     from elasticml.data.scored_rows import test_source, training_source
     from elasticml.evaluation.scoring import scores_here
-    from elasticml.jobs.history import History
+    from elasticml.jobs.result import History
     from elasticml.story.history import HistoryRow
 
     train, test, section = (

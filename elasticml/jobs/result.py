@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import exists, is_url, join, read_bytes
-from elasticml.errors import ConfigError, DataError, one_line
-from elasticml.jobs.history import History, Row
+from elasticml.errors import ConfigError, DataError, how_to_install, one_line
 from elasticml.jobs.rpc import JobOutcome
 from elasticml.jobs.run_directory import FORMAT_VERSION, RunDirectory, read_history
 from elasticml.jobs.yaml_text import load_yaml
@@ -37,14 +36,58 @@ from elasticml.story.summary import RunSummary, summary_from_json
 if TYPE_CHECKING:
     from elasticml.models.model import Model
 
+#: The first columns of a history's table: those that people look for. Metrics follow, then others.
+HEADLINE = ("round", "seconds", "epoch", "objective", "objective_full", "gap")
+_METRICS = ("validation_", "holdout_", "test_", "train_")
+_MEMBERS = ("members", "absent_examples", "objective_kind", "gap_is_bound")
+
+
+class History(list[dict[str, Any]]):
+    """One row per round, as a mapping, with the state at the start of the round.
+
+    ``history[-1]["gap"]`` is a value of the last row, which is that of the final model.
+    :meth:`to_frame` makes a table of all.
+    """
+
+    def to_frame(self) -> Any:
+        """Return the rows as a ``pandas.DataFrame``, (n_rounds + 1, n_columns).
+
+        Raises
+        ------
+        ConfigError
+            When pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError(f"pandas is not installed; {how_to_install('pandas')}") from None
+        names = list(dict.fromkeys(name for row in self for name in row))
+        metrics = [name for name in names if name.startswith(_METRICS)]
+        first = [name for name in (*HEADLINE, *metrics, *_MEMBERS) if name in names]
+        return pandas.DataFrame(list(self), columns=list(dict.fromkeys([*first, *names])))
+
+    def __repr__(self) -> str:
+        last: Mapping[str, Any] = self[-1] if self else {}
+        shown = ((name, last.get(name)) for name in ("objective", "gap", "members"))
+        end = ", ".join(f"{name} {value:.6g}" for name, value in shown if value is not None)
+        return f"<History of {len(self)} rows{': ' + end if end else ''}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return the table, for a notebook; None without pandas."""
+        try:
+            html: str = self.to_frame()._repr_html_()
+        except ConfigError:
+            return None
+        return html
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """A job's result.
 
     ``model`` is None if the job ended before its first round. ``history`` has one row per round,
-    with the state at the start of the round, and a last row for the final model; it is a list of
-    mappings, and also a table (:class:`elasticml.jobs.history.History`).
+    with the state at the start of the round, and a last row for the final model: a list of
+    mappings, of which ``result.history.to_frame()`` makes a ``pandas.DataFrame``.
 
     Examples
     --------
@@ -146,16 +189,6 @@ class Result:
             made = f"arrays {', '.join(self.arrays)}" if self.arrays else "no model"
         of = f"Result of {', '.join([end, *told, *engine, *lost, *place])}; {made}"
         return f"<{summary.unconverged}. {of}>" if summary.unconverged else f"<{of}>"
-
-    def to_pandas(self) -> Any:
-        """Return the history as a ``pandas.DataFrame``.
-
-        Raises
-        ------
-        ConfigError
-            When pandas is not installed.
-        """
-        return self.history.to_pandas()
 
     def save(self, path: str | Path) -> Path:
         """Write the whole result as a run directory and return its path.
@@ -265,7 +298,7 @@ def make_result(
     )
 
 
-def _optimizer_of(history: Sequence[Row]) -> str | None:
+def _optimizer_of(history: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the optimizer that a job has chosen itself."""
     return next((str(row["optimizer"]) for row in history if row.get("optimizer")), None)
 

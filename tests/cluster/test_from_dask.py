@@ -151,8 +151,8 @@ def test_held_out_rows_of_partitions_are_scored_also_after_a_kill(client: Client
                 kill_after = None
                 kill_one(client)
         result = handle.result()
-        column = result.history["validation_neg_log_loss"]
-        return result.summary["validation"], list(column)
+        column = [row.get("validation_neg_log_loss") for row in result.history]
+        return result.summary["validation"], column
 
     share = em.Validate(share=0.25, patience=0)
     still, expected = scores(share)
