@@ -138,9 +138,6 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
             if not response.json()["boolean"]:
                 raise FileNotFoundError(errno.ENOENT, "does not exist", inner)
 
-    def _rm(self, path: str) -> None:
-        self.rm(path)
-
     def rmdir(self, path: str) -> None:
         """Remove an empty directory; the name node refuses if it is not empty."""
         self.rm(path)
