@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from elasticml.data.source import FILE_FORMATS, infer_format
 from elasticml.errors import ConfigError, shown
 from elasticml.jobs.yaml_text import TEXT_BYTES_MAX, load_yaml
+from elasticml.specification.settings_model import IS_PATH, names_by_key
 
 #: Keys of ``data`` that are not options of the reader.
 _NOT_THE_READERS = ("test", "chunk_size", "cache")
@@ -171,3 +172,27 @@ def absolute_path(path: str, key: str, folder: Path) -> str:
         # Relative paths from variables are relative to the working directory, as in a shell.
         expanded = os.path.abspath(expanded)
     return expanded if "://" in expanded else str(folder / expanded)
+
+
+def absolute_paths(kind: Any, section: Any, path: str, folder: Path) -> Any:
+    """Make the paths of a section absolute, and those of the sections in it.
+
+    Parameters
+    ----------
+    kind : type
+        The class of its settings, some of which are marked as paths.
+    section : mapping or other value
+    path : str
+        What messages call the section.
+    """
+    if not isinstance(section, Mapping):
+        return section
+    made = dict(section)
+    for key, name in names_by_key(kind).items():
+        setting, where = kind.__pydantic_fields__[name], f"{path}.{key}"
+        if IS_PATH in setting.metadata and isinstance(made.get(key), str):
+            made[key] = absolute_path(made[key], where, folder)
+        for inner in get_args(setting.annotation):
+            if hasattr(inner, "__pydantic_fields__") and key in made:
+                made[key] = absolute_paths(inner, made[key], where, folder)
+    return made

@@ -22,6 +22,7 @@ from elasticml.errors import ConfigError, one_line, shown
 from elasticml.ids import parse_size
 from elasticml.jobs.job_file import (
     absolute_path,
+    absolute_paths,
     apply_override,
     read_yaml_mapping,
     readers_part,
@@ -57,7 +58,6 @@ from elasticml.specification.sections import (
     Members,
     Placement,
     Stop,
-    TLSFiles,
     Validate,
     check_faults,
     default_stop,
@@ -495,7 +495,7 @@ class JobSpec(SettingsModel):
             "members": members,
             "validate": _validation(raw.get("validate"), raw["data"], folder),
             "checkpoint": _checkpoint(raw.get("checkpoint"), folder, cluster),
-            "simulate": _world(raw.get("simulate"), folder),
+            "simulate": absolute_paths(WorldOptions, raw.get("simulate"), "simulate", folder),
         }
         return cls(**{**raw, **own})
 
@@ -656,41 +656,11 @@ def _cluster(section: Any, members: Members, folder: Path) -> Cluster:
     if section is None:
         section = {} if members.start is None else {"workers": members.start}
     if isinstance(section, Mapping):
-        kind = section.get("kind", "local")
-        section = {**section, **_local_paths(section, str(kind), folder)}
+        kind = str(section.get("kind", "local"))
+        section = absolute_paths(CLUSTERS.get(kind, LocalWorkers), section, "cluster", folder)
         if kind in ("yarn", "factory") and section.get("workers") is None and members.start:
             section["workers"] = members.start
     return _read_cluster(section)
-
-
-#: The settings of each kind of cluster that are paths.
-_PATHS = {
-    "yarn": ("keytab", "specification", "result"),
-    "address": ("scheduler_file",),
-    "tls": ("ca", "cert", "key"),
-}
-
-
-def _local_paths(section: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
-    """Return the paths of a cluster's section, local ones made absolute; only strings."""
-    resolved: dict[str, Any] = {}
-    for key in _PATHS.get(kind, ()):
-        if isinstance(section.get(key), str):
-            resolved[key] = absolute_path(section[key], f"cluster.{key}", folder)
-    tls = section.get("tls")
-    if kind == "address" and isinstance(tls, Mapping):
-        files = {**tls, **_local_paths(tls, "tls", folder)}
-        resolved["tls"] = read_settings(TLSFiles, files, "cluster.tls")
-    return resolved
-
-
-def _world(section: object, folder: Path) -> object:
-    """Return the section with an absolute path of the trace."""
-    preemption = section.get("preemption") if isinstance(section, Mapping) else None
-    if not isinstance(preemption, Mapping) or not isinstance(preemption.get("trace"), str):
-        return section
-    path = absolute_path(preemption["trace"], "simulate.preemption.trace", folder)
-    return {**section, "preemption": {**preemption, "trace": path}}  # type: ignore[dict-item]
 
 
 def _checkpoint(section: Any, folder: Path, cluster: Cluster) -> CheckpointSetting:
@@ -701,11 +671,8 @@ def _checkpoint(section: Any, folder: Path, cluster: Cluster) -> CheckpointSetti
     """
     if section is None:
         return False if isinstance(cluster, (Address, ClusterFactory)) else Checkpoint()
-    setting = checkpoint_setting(section)
-    if setting is False or setting.path is None:
-        return setting
-    path = absolute_path(setting.path, "checkpoint.path", folder)
-    return setting.model_copy(update={"path": path})
+    section = {"path": section} if isinstance(section, str) else section
+    return checkpoint_setting(absolute_paths(Checkpoint, section, "checkpoint", folder))
 
 
 #: Sections that the record has in another form, or not at all.

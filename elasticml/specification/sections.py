@@ -11,8 +11,10 @@ from elasticml.errors import ConfigError, shown
 from elasticml.ids import parse_size
 from elasticml.specification.algorithms import AnyAlgorithm, ends_itself
 from elasticml.specification.settings_model import (
+    IS_PATH,
     Count,
     Index,
+    LocalPath,
     SettingsModel,
     Threads,
     Workers,
@@ -332,7 +334,7 @@ class Checkpoint(SettingsModel):
     """
 
     #: A directory, or a URL such as hdfs:///user/me/run; by default in the run directory.
-    path: str | None = None
+    path: LocalPath = None
     #: Seconds between checkpoints; 0: after every round.
     every: float = Field(default=5.0, ge=0)
 
@@ -378,10 +380,12 @@ class LocalWorkers(SettingsModel):
 class TLSFiles(SettingsModel):
     """PEM files for a scheduler that encrypts its connections."""
 
-    ca: str = Field(description="certificate of the authority that signed the scheduler's")
-    cert: str = Field(description="this client's certificate")
+    ca: Annotated[str, IS_PATH] = Field(
+        description="certificate of the authority that signed the scheduler's"
+    )
+    cert: Annotated[str, IS_PATH] = Field(description="this client's certificate")
     #: The private key of ``cert``; None: it is in the same file.
-    key: str | None = None
+    key: LocalPath = None
 
 
 class Address(SettingsModel):
@@ -391,7 +395,7 @@ class Address(SettingsModel):
     #: The scheduler's address, such as tcp://host:8786.
     address: str | None = None
     #: The file that ``dask scheduler --scheduler-file`` has written.
-    scheduler_file: str | None = None
+    scheduler_file: LocalPath = None
     #: Files for a ``tls://`` address; None: from Dask's configuration.
     tls: TLSFiles | None = None
 
@@ -491,13 +495,13 @@ class YarnContainers(SettingsModel):
     #: Encryption of the connections between the processes.
     security: Literal["tls", "none"] = "tls"
     #: A skein specification with a service ``dask.worker``; the keys above override it.
-    specification: str | None = None
+    specification: LocalPath = None
     #: Kerberos keytab; with ``principal``.
-    keytab: str | None = None
+    keytab: LocalPath = None
     #: Kerberos principal; with ``keytab``.
     principal: str | None = None
     #: Destination of the run directory: a URL, or a path shared by all nodes and this machine.
-    result: str | None = None
+    result: LocalPath = None
 
     def check(self) -> None:
         """Check constraints between fields."""

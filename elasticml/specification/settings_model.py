@@ -101,6 +101,10 @@ AS_TUPLE = GetPydanticSchema(
 #: The same of a tuple of two.
 AS_PAIR = GetPydanticSchema(lambda kind, handler: handler(GenericAlias(tuple, 2 * get_args(kind))))
 
+#: Marks a path that in a job file is relative to the folder of the file.
+IS_PATH = object()
+LocalPath = Annotated[str | None, IS_PATH]
+
 #: A value that is checked elsewhere.
 AS_IT_IS = GetPydanticSchema(lambda kind, handler: handler(Any))
 

@@ -13,6 +13,7 @@ from elasticml.specification.settings_model import (
     Explained,
     Flag,
     Index,
+    LocalPath,
     NumberAbove0,
     NumberFrom0,
     read_settings,
@@ -69,7 +70,7 @@ class Preemption(_Options):
     #: Members that are never taken.
     spare: Index = 1
     #: A CSV file of pre-emptions, with the columns time, away and one of slot, member and count.
-    trace: str | None = None
+    trace: LocalPath = None
 
     @field_validator("away", mode="before", json_schema_input_type=float | tuple[float, float])
     @classmethod

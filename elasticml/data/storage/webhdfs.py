@@ -235,6 +235,7 @@ class _GrowingCache(ReadAheadCache):  # type: ignore[misc]  # fsspec has no type
     """
 
     name = "growing"
+    blocksize: int
 
     def _fetch(self, start: int | None, stop: int | None) -> bytes:
         first, last = start or 0, self.size if stop is None else min(stop, self.size)

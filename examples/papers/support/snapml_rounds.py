@@ -57,7 +57,7 @@ def train(
         ),
         synthetic("criteo", rows, seed=1, columns=columns, dtype="float32"),
         stop=stop,
-        collective=em.Collective(transport="stream"),
+        collective=em.settings.Collective(transport="stream"),
         policies=[] if passes else [em.policies.ChooseInnerIterations()],
         evaluate=False,
     )
