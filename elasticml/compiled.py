@@ -34,7 +34,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
-from numba import _dynfunc, njit
+from numba import _dynfunc, carray, njit
 from numba.core import caching, typed_passes, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
@@ -424,11 +424,7 @@ class _Files(caching.CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = (
         caching.UserProvidedCacheLocator,
         _SharedLocator,
-        *(
-            each
-            for each in caching.CacheImpl._locator_classes
-            if each is not caching.UserProvidedCacheLocator
-        ),
+        *caching.CacheImpl._locator_classes,
     )
 
     def reduce(self, result: Any) -> Any:
@@ -598,35 +594,21 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 # addresses keeps the arrays alive.
 
 
-def _array_at(context: Any, builder: Any, made: Any, address: Any, shape: list[Any]) -> Any:
-    from numba.np import arrayobj  # loaded by the compiler only
-
-    array, size = context.make_array(made)(context, builder), context.get_abi_sizeof
-    item = context.get_data_type(made.dtype)
-    itemsize = ir.Constant(ir.IntType(64), size(item))
-    strides = [itemsize] if len(shape) == 1 else [builder.mul(shape[1], itemsize), itemsize]
-    data = builder.inttoptr(address, item.as_pointer())
-    arrayobj.populate_array(array, data, shape, strides, itemsize, None)
-    return array._getvalue()
-
-
 @intrinsic
-def vector_at(typing_context: Any, address: Any, n: Any, like: Any) -> Any:
+def _pointer(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
+@inlined_kernel
+def vector_at(address: Any, n: Any, like: Any) -> Any:
     """Return the array (n,) at an address, of the array ``like``'s type; without bounds checks."""
-    made = types.Array(like.dtype, 1, "C")
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _array_at(context, builder, made, arguments[0], [arguments[1]])
-
-    return made(types.int64, types.int64, like), generate
+    return carray(_pointer(address), n, like.dtype)
 
 
-@intrinsic
-def matrix_at(typing_context: Any, address: Any, n: Any, k: Any, like: Any) -> Any:
+@inlined_kernel
+def matrix_at(address: Any, n: Any, k: Any, like: Any) -> Any:
     """Return the array (n, k) at an address, of the array ``like``'s type."""
-    made = types.Array(like.dtype, 2, "C")
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _array_at(context, builder, made, arguments[0], list(arguments[1:3]))
-
-    return made(types.int64, types.int64, types.int64, like), generate
+    return carray(_pointer(address), (n, k), like.dtype)

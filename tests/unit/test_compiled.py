@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any, cast
 
+import numba
 import numpy as np
 import pytest
 from numba.core import types
@@ -282,7 +283,25 @@ def lock_of(function: Any) -> Path:
     return Path(function._cache.cache_path) / f"{function._cache._impl.filename_base}.lock"
 
 
-def test_a_compilation_that_fails_or_is_interrupted_leaves_the_lock_to_others(monkeypatch) -> None:
+def is_free(function: Any) -> bool:
+    """Whether another process may compile a function."""
+    with lock_of(function).open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+
+
+def test_a_compilation_that_fails_leaves_the_lock_to_others() -> None:
+    @compiled.kernel
+    def wrong(x: Any) -> Any:
+        return x.no_such_attribute
+
+    for _ in range(2):
+        with pytest.raises(numba.TypingError, match="no_such_attribute"):
+            wrong(1.0)
+        assert is_free(wrong)
+
+
+def test_a_compilation_that_is_interrupted_leaves_the_lock_to_others(monkeypatch) -> None:
     @compiled.kernel
     def doubled(x: float) -> float:
         return 2.0 * x
@@ -295,8 +314,7 @@ def test_a_compilation_that_fails_or_is_interrupted_leaves_the_lock_to_others(mo
         patched.setattr(doubled._compiler, "compile", interrupted)
         with pytest.raises(KeyboardInterrupt):
             doubled(1.0)
-    with lock_of(doubled).open() as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert is_free(doubled)
     assert doubled(1.0) == 2.0
 
 
