@@ -47,7 +47,7 @@ def _primal_cocoa() -> Algorithm:
 
 def _async_sgd() -> Algorithm:
     from elasticml.algorithms.async_sgd.build_plan import plan
-    from elasticml.algorithms.async_sgd.mapreduce_mode import with_batch
+    from elasticml.algorithms.async_sgd.lloyd import with_batch
     from elasticml.algorithms.async_sgd.trainer import free_running
 
     return with_batch(free_running("async_sgd", plan), plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -18,29 +18,27 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from elasticml.algorithms.async_sgd import seeding
-from elasticml.algorithms.async_sgd.base import Arrays
 from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
-from elasticml.algorithms.async_sgd.seeding_ops import run_locally
+from elasticml.algorithms.async_sgd.plus_plus import plus_plus
+from elasticml.algorithms.async_sgd.seeding import How, run_locally, start
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import FixedPieces
-from elasticml.data.chunks.chunk import Chunk, Dtype, csr_chunk, dense_chunk
+from elasticml.arrays import F64
+from elasticml.data.chunks.chunk import Dtype
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
 from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of
 from elasticml.estimators.inputs import is_named, load_rows, load_training_rows
-from elasticml.ids import ChunkId
 from elasticml.jobs.user_warnings import warn
 from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:
+    from elasticml.data.readers.arrays import ArraySource
     from elasticml.models.model import Model
 
 _CHUNK_BYTES: Final = 2**20
 #: Separates these draws from others with the same seed.
 _DRAWS: Final = 0xA531
-#: Rows from which k-means++ chooses, at most: it looks at each of them for each centre.
-_SEEDING_ROWS_MAX: Final = 100_000
 _VARIANCE_ROWS: Final = 4000
 #: Passes of a job in mini-batches, and the most of Lloyd's passes after them.
 _JOB_PASSES: Final = 5
@@ -48,7 +46,7 @@ _JOB_LLOYD_MAX: Final = 10
 #: More rounds than a job has.
 _ROUNDS_MAX: Final = 10**9
 #: scikit-learn's names of initializations, and ours.
-_STARTS: Final[dict[str, seeding.How]] = {
+_STARTS: Final[dict[str, How]] = {
     "k-means++": "kmeans++",
     "k-means||": "kmeans||",
     "random": "sample",
@@ -67,7 +65,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     ----------
     n_clusters : int
     init : "k-means++", "k-means||", "random" or array_like (n_clusters, n_features)
-        ``k-means++`` chooses among all rows, or 100,000 at random; a job among 100 per cluster.
+        ``k-means++`` chooses among all rows, or 100,000 drawn from more; a job among 100 per
+        cluster.
     max_iter : int
         The most iterations of Lloyd's algorithm. A job makes five passes in mini-batches, and then
         at most ten iterations.
@@ -172,37 +171,25 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
                 if client is not None:
                     return self._fit_collection(X, sample_weight, client)
         X, weights = self._read(X, sample_weight, reset=True)
-        if self.client is not None and self.max_iter > 0:
-            return self._fit_as_job(X, weights)
-        self.solver_path_ = "in-process"
+        self._check(X, is_new=True)
+        rows = Rows(X, weights)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
-            self._fit(X, weights, pool)
-        self._warn_of_few()
-        return self
-
-    def _warn_of_few(self) -> None:
+            if self.client is not None and self.max_iter > 0:
+                with choose_client(self.client, 0) as client:
+                    centres, self.counts_ = self._run_job(_source(X, weights), client, X)
+                assignment = Assignment(rows, centres, pool)
+            else:
+                self.solver_path_ = "in-process"
+                assignment = Assignment(rows, self._start(X, rows, pool), pool)
+                centres, self.counts_ = self._lloyd(X, assignment)
+            self.cluster_centers_ = centres.astype(X.dtype)
+            self._keep_labels(rows, assignment)
         n_distinct = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
         if n_distinct < self.n_clusters:
             warn(
                 f"Number of distinct clusters ({n_distinct}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X."
             )
-
-    def _fit_as_job(self, X: Any, weights: Any) -> KMeans:
-        # Imported here: loading what jobs need takes longer than most fits.
-        from elasticml.data.readers.arrays import from_arrays
-
-        self._check(X, is_new=True)
-        dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
-        data = from_arrays(X, np.zeros(X.shape[0]), weights, dtype=dtype)
-        with choose_client(self.client, 0) as client:
-            state = self._run_job(data, client, X)
-        with closing(parallel(n_threads(self.n_jobs))) as pool:
-            self.cluster_centers_ = state["centres"].astype(X.dtype)
-            self.counts_ = state["counts"]
-            rows = Rows(X, weights)
-            self._keep_labels(rows, Assignment(rows, self._centres(), pool))
-        self._warn_of_few()
         return self
 
     def _fit_collection(self, X: Any, sample_weight: Any, client: Any) -> KMeans:
@@ -216,8 +203,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         # Jobs have labels, which K-Means does not read.
         zeros = 0 * (X[:, 0] if is_array else X.iloc[:, 0])
         data = array_source(row_parts(X, zeros, sample_weight), "float64", (X, sample_weight))
-        state = self._run_job(data, client, X)
-        self.cluster_centers_, self.counts_ = state["centres"], state["counts"]
+        self.cluster_centers_, self.counts_ = self._run_job(data, client, X)
         self.labels_ = self.predict(X)
         squares = lazily(self, "_squares", X, np.float64)
         squares = squares if is_array else squares.to_dask_array()
@@ -225,7 +211,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         self.inertia_ = float(client.compute(weighted.sum()).result())
         return self
 
-    def _run_job(self, data: Any, client: Any, X: Any) -> Arrays:
+    def _run_job(self, data: Any, client: Any, X: Any) -> tuple[Any, Any]:
         """Return the centres of a job on these data, and their counts."""
         from elasticml.estimators.solver import run_job
         from elasticml.specification.algorithms import AsyncSGD
@@ -244,14 +230,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         # The passes end the job; a row of its history, a round, is a second.
         result = run_job(algorithm, data, client, _ROUNDS_MAX, warm_start)
         self.solver_path_, self.n_iter_ = "job", _JOB_PASSES
-        return {"centres": result.arrays["centres"], "counts": result.arrays["counts"]}
+        return result.arrays["centres"], result.arrays["counts"]
 
-    def _fit(self, X: Any, weights: NDArray[np.float64] | None, threads: Parallel) -> None:
-        self._check(X, is_new=True)
-        rows = Rows(X, weights)
-        centres, mass = self._start(X, weights, threads), np.zeros(self.n_clusters)
+    def _lloyd(self, X: Any, assignment: Assignment) -> tuple[F64, F64]:
+        """Iterate; return the centres and their masses."""
+        centres, mass = assignment.centres, np.zeros(self.n_clusters)
         limit = self.tol * float(np.mean(_variances(X)))
-        assignment = Assignment(rows, centres, threads)
         self.n_iter_ = 0
         while self.n_iter_ < self.max_iter:
             self.n_iter_ += 1
@@ -260,8 +244,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
             shift = float(((centres - assignment.centres) ** 2).sum())
             if not n_moved or shift <= limit:
                 break
-        self.cluster_centers_, self.counts_ = centres.astype(X.dtype), mass
-        self._keep_labels(rows, assignment)
+        return centres, mass
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> KMeans:
         """Take one step with these rows; the parameters are those of :meth:`fit`."""
@@ -271,7 +254,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         rows = Rows(X, weights)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
             if is_new:
-                centres, mass = self._start(X, weights, pool), np.zeros(self.n_clusters)
+                centres, mass = self._start(X, rows, pool), np.zeros(self.n_clusters)
                 self.n_iter_ = 0
             else:
                 centres, mass = self._centres(), self.counts_
@@ -376,52 +359,36 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         if is_new and X.shape[0] < self.n_clusters:
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
 
-    def _start(
-        self,
-        X: Any,
-        weights: NDArray[np.float64] | None,
-        threads: Parallel,
-    ) -> NDArray[np.float64]:
-        seed = self._seed()
+    def _start(self, X: Any, rows: Rows, threads: Parallel) -> F64:
+        """Return the initial centres; some coincide if there are too few distinct rows."""
         if not isinstance(self.init, str):
             return self._given(X)
-        try:
-            if self.init == "k-means||":
-                return self._parallel_start(X, weights, seed, threads)
-            return self._sampled_start(X, weights, np.random.default_rng([_DRAWS, seed]))
-        except DataError:
-            return self._from_distinct_rows(X, weights, seed)
-
-    def _sampled_start(
-        self, X: Any, weights: NDArray[np.float64] | None, rng: np.random.Generator
-    ) -> NDArray[np.float64]:
-        """Choose initial centres among the rows, by k-means++ or at random."""
-        n, k = X.shape[0], int(self.n_clusters)
-        some = np.arange(n) if weights is None else np.flatnonzero(weights > 0.0)
-        if len(some) < k:
-            raise DataError(f"{len(some)} rows with weight, wanted {k}")
+        seed, k = self._seed(), int(self.n_clusters)
+        rng = np.random.default_rng([_DRAWS, seed])
+        mass = rows.weights if rows.weights.any() else np.ones(rows.n)
         if self.init == "random":
-            return Rows(X, None).dense(rng.choice(some, k, replace=False))
-        if len(some) > _SEEDING_ROWS_MAX:
-            some = rng.choice(some, _SEEDING_ROWS_MAX, replace=False)
-        mass = np.ones(len(some)) if weights is None else weights[some]
-        return seeding.plus_plus(X if len(some) == n else X[some], mass, k, rng)
+            some = np.flatnonzero(mass)
+            return rows.dense(rng.choice(some, k, replace=len(some) < k))
+        # With too few distinct rows k-means|| does not find them all.
+        with suppress(DataError):
+            if self.init == "k-means||":
+                return self._parallel_start(X, rows, seed, threads)
+        return np.resize(plus_plus(rows, mass, k, rng), (k, rows.d))
 
-    def _parallel_start(
-        self, X: Any, weights: NDArray[np.float64] | None, seed: int, threads: Parallel
-    ) -> NDArray[np.float64]:
-        chunks = _chunks(X, weights)
-        questions = seeding.start(
+    def _parallel_start(self, X: Any, rows: Rows, seed: int, threads: Parallel) -> F64:
+        source = _source(X, rows.weights if rows.weights.size else None)
+        blocks = source.blocks()
+        chunks = [c for block in blocks for c in source.read(block.index, _CHUNK_BYTES, 1)[0]]
+        questions = start(
             "kmeans||",
             clusters=int(self.n_clusters),
-            columns=X.shape[1],
-            n_rows=X.shape[0],
-            n_blocks=len(chunks),
+            columns=rows.d,
+            n_rows=rows.n,
+            n_blocks=len(blocks),
             seed=seed,
         )
-        centres: NDArray[np.float64] = run_locally(questions, chunks, FixedPieces(threads))[
-            "centres"
-        ]
+        found = run_locally(questions, chunks, FixedPieces(threads))
+        centres: F64 = found["centres"]
         return centres
 
     def _given(self, X: Any) -> NDArray[np.float64]:
@@ -440,19 +407,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
             )
         return centres
 
-    def _from_distinct_rows(
-        self, X: Any, weights: NDArray[np.float64] | None, seed: int
-    ) -> NDArray[np.float64]:
-        """Choose initial centres among the distinct rows; repeat rows if there are too few."""
-        is_weighted = weights is not None and weights.any()
-        some = X[np.flatnonzero(weights > 0.0)] if is_weighted else X  # type: ignore[operator]
-        dense = some.toarray() if scipy.sparse.issparse(some) else some
-        rows, counts = np.unique(np.asarray(dense, np.float64), axis=0, return_counts=True)
-        if len(rows) < self.n_clusters:
-            return np.resize(rows, (self.n_clusters, X.shape[1]))
-        rng = np.random.default_rng(seed)
-        return seeding.plus_plus(rows, counts.astype(np.float64), int(self.n_clusters), rng)
-
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -468,24 +422,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         return np.ascontiguousarray(self.cluster_centers_, np.float64)
 
 
-def _chunks(X: Any, weights: NDArray[np.float64] | None) -> list[Chunk]:
-    """Cut rows into chunks of about 1 MiB."""
-    n, d = X.shape
-    dtype: Literal["float64", "float32"] = "float32" if X.dtype == np.float32 else "float64"
-    per_row = d if not scipy.sparse.issparse(X) else max(1, X.nnz // n)
-    size = max(1, _CHUNK_BYTES // (per_row * X.dtype.itemsize))
-    chunks = []
-    for i, start in enumerate(range(0, n, size)):
-        part, id = X[start : start + size], ChunkId("memory", i, 0)
-        s = None if weights is None else weights[start : start + size]
-        labels = np.zeros(part.shape[0])
-        if scipy.sparse.issparse(part):
-            part.sum_duplicates()
-            arrays = (part.indptr, part.indices, part.data)
-            chunks.append(csr_chunk(id, labels, *arrays, d, s, dtype=dtype))
-        else:
-            chunks.append(dense_chunk(id, labels, part, s, dtype=dtype))
-    return chunks
+def _source(X: Any, weights: Any) -> ArraySource:
+    """Return rows in memory as a source of data, with labels that K-Means does not read."""
+    # Imported here: loading what jobs need takes longer than most fits.
+    from elasticml.data.readers.arrays import from_arrays
+
+    dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
+    return from_arrays(X, np.zeros(X.shape[0]), weights, dtype=dtype)
 
 
 def _variances(X: Any) -> NDArray[np.float64]:

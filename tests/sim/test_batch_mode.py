@@ -9,7 +9,7 @@ import pytest
 
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import lloyd
-from elasticml.algorithms.async_sgd.seeding_ops import run_locally
+from elasticml.algorithms.async_sgd.seeding import run_locally
 from elasticml.algorithms.base import Outcome, Resume
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.dataset_stats import merge_summaries

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd import seeding
 from elasticml.algorithms.async_sgd.async_plan import AsyncPlan, Start
 from elasticml.algorithms.async_sgd.base import Arrays
 from elasticml.algorithms.async_sgd.linear import Linear, summable
 from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.paper import PaperLinear
-from elasticml.algorithms.async_sgd.seeding_ops import answer
+from elasticml.algorithms.async_sgd.seeding import answer, start
 from elasticml.algorithms.base import Arrays as Named
 from elasticml.algorithms.base import Exchange, Outcome, Parallel, Work
 from elasticml.algorithms.column_statistics import COLUMN_RANGES, fix_columns, moments, ranges
@@ -75,7 +74,7 @@ def _start(
     if initial:
         return _given(initial)
     assert settings.k is not None
-    return seeding.start(
+    return start(
         settings.start,
         clusters=settings.k,
         columns=facts.n_columns,

@@ -6,16 +6,16 @@ than rounding errors is compared again in double precision, so labels are those 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from elasticml.arrays import F32, F64, I32
 from elasticml.compiled import compiled, kernel, regrouping_kernel
 
-#: Centres are padded to a multiple of this, and scores to a multiple of twice as many: a whole
-#: number of vectors of the loops over them.
-LANES: Final = 16
+#: Centres are padded to a multiple of these bytes, and scores to a multiple of twice as many: a
+#: whole number of vectors of the loops over them.
+_VECTOR_BYTES: Final = 64
 #: Rows that are scored at a time.
 ROWS: Final = 4
 #: Columns that are added to a score at a time; rows and centres have zeros up to a multiple.
@@ -29,8 +29,78 @@ _FAR: Final = 1e15
 comparing_kernel = compiled(fastmath={"reassoc", "contract", "nnan", "nsz"})
 
 
+class Layout(NamedTuple):
+    """Centres, laid out for products with rows."""
+
+    #: (K, D)
+    centres: F64
+    #: A point near the data, (D,), that is subtracted from all.
+    shift: F64
+    #: Columns of the centres, rounded; padded with zeros.
+    across: Any
+    #: Half the squared norms of these; infinite in the padding.
+    half_squares: Any
+    #: The largest of these norms.
+    radius: float
+
+
+class Block(NamedTuple):
+    """Rows in single precision, and what :func:`nearest_checked` finds for them."""
+
+    #: Rows minus the shift, and half the squares of their norms.
+    singles: F32
+    norms: F32
+    #: Half the squared distances of four rows to all centres, and the same as integers.
+    scores: F32
+    bits: I32
+    #: Nearest centres.
+    labels: I32
+    #: At most half the difference of the squared distances to the nearest and to any other centre;
+    #: infinite for one centre.
+    gaps: F64
+
+
+def lay_out(centres: F64, shift: F64, dtype: Any) -> Layout:
+    """Lay centres out; a shift such as their mean leaves digits of single precision to them."""
+    n_centres, d = centres.shape
+    lanes = _VECTOR_BYTES // np.dtype(dtype).itemsize
+    across = np.zeros((_padded(d, COLUMNS), _padded(n_centres, lanes)), dtype)
+    half_squares = np.empty(across.shape[1], dtype)
+    radius = _write_across(centres, shift, across, half_squares)
+    return Layout(centres, shift, across, half_squares, radius)
+
+
+@kernel
+def _write_across(centres: F64, shift: F64, across: Any, half_squares: Any) -> Any:
+    most = 0.0
+    for k in range(half_squares.size):
+        half_squares[k] = np.inf
+    for k in range(len(centres)):
+        total = 0.0
+        for j in range(shift.size):
+            across[j, k] = centres[k, j] - shift[j]
+            total += np.float64(across[j, k]) * np.float64(across[j, k])
+        half_squares[k] = 0.5 * total
+        most = max(most, total)
+    return np.sqrt(most)
+
+
+def empty_block(n_rows: int, n_centres: int, d: int) -> Block:
+    """Return space for this number of rows and centres."""
+    width = _padded(n_centres, 2 * _VECTOR_BYTES // 4)
+    scores = np.full((ROWS, width), np.inf, np.float32)
+    singles = np.zeros((n_rows + ROWS, _padded(d, COLUMNS)), np.float32)
+    norms = np.zeros(n_rows + ROWS, np.float32)
+    found = (np.empty(n_rows, np.int32), np.empty(n_rows))
+    return Block(singles, norms, scores, scores.view(np.int32), *found)
+
+
+def _padded(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
 @comparing_kernel
-def score_four(X: F32, i: int, across: F32, half_squares: F32, norms: F32, scores: F32) -> None:
+def score_four(X: Any, i: int, across: Any, half_squares: Any, norms: Any, scores: Any) -> None:
     """Write half the squared distances of rows ``i`` to ``i + 3`` to all centres."""
     # Known to be a multiple, or the loop takes half as long again.
     n_columns, width = len(across) // COLUMNS * COLUMNS, across.shape[1]
@@ -124,88 +194,16 @@ def relative_error(d: int) -> float:
     return 2.0 * _UNIT * (d // 4 + 12)
 
 
-def empty_layout(n_centres: int, d: int) -> tuple[F32, F32]:
-    """Return the arrays that :func:`prepare_single` writes: centres across, and half squares."""
-    width = -(-n_centres // LANES) * LANES
-    return np.empty((_padded(d), width), np.float32), np.empty(width, np.float32)
-
-
-def scratch(n_rows: int, n_centres: int, d: int) -> tuple[F32, F32, F32, I32]:
-    """Return arrays that :func:`nearest_checked` overwrites, for up to ``n_rows`` rows."""
-    scores = np.full((ROWS, -(-n_centres // (2 * LANES)) * 2 * LANES), np.inf, np.float32)
-    singles = np.zeros((n_rows + ROWS, _padded(d)), np.float32)
-    return singles, np.zeros(n_rows + ROWS, np.float32), scores, scores.view(np.int32)
-
-
-def _padded(d: int) -> int:
-    return -(-d // COLUMNS) * COLUMNS
-
-
 @kernel
-def prepare_single(centres: F64, shift: F64, across: F32, half_squares: F32) -> Any:
-    """Lay centres out for :func:`nearest_checked`, and return the largest distance to the shift.
-
-    Parameters
-    ----------
-    centres : ndarray (K, D)
-    shift : ndarray (D,)
-        A point near the data, such as the mean of centres, subtracted from all.
-    across, half_squares : ndarray
-        From :func:`empty_layout`.
-    """
-    n_centres, d = centres.shape
-    for k in range(half_squares.size):
-        half_squares[k] = np.inf
-        for j in range(len(across)):
-            across[j, k] = 0.0
-    most = 0.0
-    for k in range(n_centres):
-        total = 0.0
-        for j in range(d):
-            c = centres[k, j] - shift[j]
-            across[j, k] = c
-            total += c * c
-        half_squares[k] = 0.5 * total
-        most = max(most, total)
-    return np.sqrt(most)
-
-
-@kernel
-def nearest_checked(
-    X: F64,
-    n: Any,
-    centres: F64,
-    shift: F64,
-    across: F32,
-    half_squares: F32,
-    radius: float,
-    singles: F32,
-    norms: F32,
-    scores: F32,
-    bits: I32,
-    labels: I32,
-    halves: F64,
-    gaps: F64,
-) -> None:
+def nearest_checked(X: F64, n: Any, layout: Layout, block: Block) -> None:
     """Find the nearest centres of the first ``n`` rows; ties go to the first centre.
-
-    Parameters
-    ----------
-    X : ndarray (m, D)
-    across, half_squares, radius
-        From :func:`prepare_single`.
-    singles, norms, scores, bits
-        From :func:`scratch`.
-    labels : ndarray (m,), int32
-    halves : ndarray (m,)
-        About half the squared distances to them, from single precision.
-    gaps : ndarray (m,)
-        At most half the difference of the squared distances to the nearest and to any other
-        centre; infinite for one centre.
 
     Error: ``x.c``, of which four columns are added at a time, and both halved squares have relative
     errors of a few units of single precision, relative to the norms of row and centre.
     """
+    # Records are for arguments of kernels only: a call with one counts references of its arrays.
+    centres, shift, across, half_squares, radius = layout
+    singles, norms, scores, bits, labels, gaps = block
     n_centres, d = centres.shape
     to_single(X, n, shift, singles, norms)
     share = relative_error(d)
@@ -217,7 +215,6 @@ def nearest_checked(
             error = share * (row + radius) * (row + radius)
             gap = np.float64(second) - np.float64(least) - error
             # Not ``gap <= 0``: a gap that is no number is not above zero.
-            if gap > 0.0 and row < _FAR and radius < _FAR:
-                labels[i], halves[i], gaps[i] = place, least, gap
-            else:
-                labels[i], halves[i], gaps[i] = two_by_doubles(X[i], centres)
+            if not (gap > 0.0 and row < _FAR and radius < _FAR):
+                place, _, gap = two_by_doubles(X[i], centres)
+            labels[i], gaps[i] = place, gap

@@ -16,8 +16,8 @@ import numpy as np
 
 from elasticml.algorithms.async_sgd import nearest_centres as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
-from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, statistics_of, whole
-from elasticml.algorithms.async_sgd.seeding import plus_plus
+from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
+from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
@@ -52,7 +52,7 @@ class KMeans:
 
     def step(self, state: Arrays, batch: Batch) -> None:
         """Add the rows' weights to their centres' masses, and move the centres to the means."""
-        statistics = statistics_of(state["centres"], batch.parts)
+        statistics = statistics_of(state["centres"], batch.parts, distances=False)
         kernels.move_to_means(state["centres"], state["counts"], statistics.sums, statistics.counts)
 
     def merge(self, state: Arrays, mail: Mail) -> bool:
@@ -92,8 +92,7 @@ class KMeans:
 
 def inertia(centres: F64, chunks: Sequence[Chunk]) -> float:
     """Return the sum over examples of weight times squared distance to the nearest centre."""
-    parts = whole(chunks)
-    return nearest_of(centres, parts).inertia(parts)
+    return statistics_of(centres, whole(chunks)).inertia
 
 
 def checked_centres(arrays: Mapping[str, F64], clusters: int, columns: int) -> F64:

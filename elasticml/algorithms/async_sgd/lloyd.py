@@ -1,14 +1,40 @@
-"""Lloyd's algorithm: the last passes of a free run, and the paper's baseline BATCH."""
+"""Lloyd's algorithm over all members' rows: ``mode: batch``, and the last passes of a free run.
+
+K-Means by MapReduce: members map their examples to sums by nearest centre, the driver reduces the
+sums and moves every centre to its mean. ``mode: batch`` makes each pass a round. It is the baseline
+of a free-running job on the same members.
+
+Source: the baseline "MapReduce based BATCH" of the asynchronous SGD paper.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.seeding_ops import statistics_exchange
-from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
+from elasticml.algorithms.async_sgd.seeding import pass_exchange
+from elasticml.algorithms.async_sgd.trainer import PlanBuilder
+from elasticml.algorithms.base import (
+    Algorithm,
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Parallel,
+    Resume,
+    RoundEnd,
+    Solver,
+    Trainer,
+    Work,
+)
 from elasticml.arrays import F64
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.source import DatasetStats
+from elasticml.errors import ConfigError
+from elasticml.specification.algorithms import resolve_absent
 
 
 def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:
@@ -16,11 +42,11 @@ def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F
 
     Yields exchanges, as :func:`elasticml.algorithms.async_sgd.seeding.start` does. Returns
     ``centres``, and the ``counts`` of examples nearest to each before its last move. A centre
-    without examples stays. A pass is an iteration of BATCH; a free run may end with some passes.
+    without examples stays.
     """
     counts = np.zeros(len(centres))
     for _ in range(passes):
-        outcome = yield statistics_exchange(centres)
+        outcome = yield pass_exchange(centres)
         counts, before = outcome.arrays["counts"], centres
         centres = moved(centres, outcome.arrays["sums"], counts)
         if np.array_equal(centres, before):
@@ -32,3 +58,78 @@ def moved(centres: F64, sums: F64, counts: F64) -> F64:
     """Return the means (K, D) of the rows nearest to each centre; a centre without rows stays."""
     means = sums / np.where(counts > 0.0, counts, 1.0)[:, None]
     return np.where(counts[:, None] > 0.0, means, centres)
+
+
+def with_batch(free: Algorithm, planner: PlanBuilder) -> Algorithm:
+    """Return an algorithm that runs BATCH if a job's mode is "batch", else ``free``."""
+
+    def trainer(
+        settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
+    ) -> Trainer:
+        if settings.get("mode") != "batch":
+            return free.trainer(settings, facts, absent, resume=resume)
+        if resolve_absent(absent, free.name) != "reload":
+            raise ConfigError(
+                f"absent is {absent!r}, wanted reload with algorithm.mode: batch, whose passes go "
+                "over all examples"
+            )
+        return _train(planner(settings, facts), resume)
+
+    def solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
+        is_batch = settings.get("mode") == "batch"
+        return _Member(planner(settings, facts)) if is_batch else free.solver(settings, facts)
+
+    return Algorithm(name=free.name, trainer=trainer, solver=solver)
+
+
+class _Member:
+    """A member's half, which has no loop: it answers the exchanges of seeding and passes."""
+
+    def __init__(self, plan: AsyncPlan) -> None:
+        self._plan = plan
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        return self._plan.answer(work, chunks, parallel)
+
+
+def _train(plan: AsyncPlan, resume: Resume | None) -> Trainer:
+    initial = (yield from plan.start()) if resume is None else resume.arrays
+    centres: F64 = plan.loop.problem.begin(dict(initial))["centres"]
+    passes = 0 if resume is None else int(resume.values["passes"])
+    passes_max = plan.loop.passes
+    # The checkpoint may be that of the last round: then no pass is left.
+    is_done, is_still = passes_max is not None and passes >= passes_max, False
+    while not is_done:
+        outcome = yield pass_exchange(centres)
+        counts = outcome.arrays["counts"]
+        objective = _mean(plan, outcome)
+        following = moved(centres, outcome.arrays["sums"], counts)
+        is_still = np.array_equal(following, centres)
+        passes += 1
+        go_on = yield RoundEnd(
+            objective=objective,
+            extra={"passes": passes},
+            model={"centres": centres},
+            next_model={"centres": following, "counts": counts},
+            next_objective=objective if is_still else None,
+            resume=Resume(arrays={"centres": following}, values={"passes": passes}),
+        )
+        centres = following
+        is_done = passes_max is not None and passes >= passes_max
+        if not go_on or is_still:
+            break
+    if not is_still:
+        outcome = yield pass_exchange(centres)
+    reason = "no centre moves" if is_still else f"{passes} passes"
+    return Model(
+        arrays={"centres": centres, "counts": outcome.arrays["counts"]},
+        converged=is_still or is_done,
+        reason=reason if is_still or is_done else "stopped as asked",
+        objective=_mean(plan, outcome),
+        extra={"passes": passes},
+    )
+
+
+def _mean(plan: AsyncPlan, outcome: Outcome) -> float:
+    weight = outcome.examples if plan.weight is None else plan.weight
+    return float(outcome.arrays["inertia"]) / weight

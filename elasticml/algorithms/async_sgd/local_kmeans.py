@@ -9,23 +9,24 @@ Source: Hamerly, "Making k-means even faster" (SDM 2010).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.async_sgd.checked_singles import (
+    Block,
+    Layout,
     comparing_kernel,
-    empty_layout,
+    empty_block,
+    lay_out,
     nearest_checked,
-    prepare_single,
-    scratch,
     squared_distance,
     two_by_doubles,
 )
 from elasticml.algorithms.base import Parallel
 from elasticml.arrays import F64, I32, I64
-from elasticml.compiled import kernel
+from elasticml.compiled import kernel, regrouping_kernel
 
 #: Size in bytes of a block of gathered rows, which stays in the L2 cache.
 _BLOCK_BYTES: Final = 2**18
@@ -37,13 +38,24 @@ _SLACK: Final = 1e-9
 #: Absolute error of a sparse row's distance, as a share of the norms of row and centre: its square
 #: is a difference, and has a relative error of some units of double precision.
 _CANCELLED: Final = 1e-7
-#: Sparse rows are compared with this number of centres at a time, a whole number of vectors.
-_LANES: Final = 8
 #: So few centres are compared in double precision at once: single precision pays for more.
 _FEW: Final = 8
 #: Half the distance to the nearest other centre is a bound too; it costs K^2 distances, and is
 #: computed where there are at least this many rows per centre.
 _ROWS_PER_CENTRE: Final = 20
+
+
+class Stored(NamedTuple):
+    """Rows for compiled code: dense, or the parts of a CSR matrix; the others are empty."""
+
+    dense: Any
+    indptr: Any
+    indices: I32
+    values: Any
+    #: Squared norms of sparse rows.
+    squares: F64
+    #: Empty for ones.
+    weights: F64
 
 
 class Rows:
@@ -54,13 +66,6 @@ class Rows:
     X : ndarray (n, d) or CSR matrix (n, d), float64 or float32
     weights : ndarray (n,), optional
         Nonnegative; ones by default.
-
-    Attributes
-    ----------
-    arrays : tuple
-        Dense values, and the parts of a CSR matrix; the ones or the others are empty.
-    squares : ndarray (n,)
-        Squared norms of sparse rows; empty for dense ones.
     """
 
     def __init__(self, X: Any, weights: F64 | None) -> None:
@@ -73,77 +78,68 @@ class Rows:
                 X.sum_duplicates()
             index = np.int64 if X.nnz > np.iinfo(np.int32).max else np.int32
             indices = (X.indptr.astype(index, copy=False), X.indices.astype(np.int32, copy=False))
-            self.arrays: tuple[Any, Any, Any, Any] = (np.empty((0, 0), X.dtype), *indices, X.data)
             values = scipy.sparse.csr_matrix((X.data.astype(np.float64) ** 2, X.indices, X.indptr))
-            self.squares: F64 = np.asarray(values.sum(axis=1), np.float64).ravel()
+            squares = np.asarray(values.sum(axis=1), np.float64).ravel()
+            empty: Any = np.empty((0, 0), X.dtype)
+            self.stored = Stored(empty, *indices, X.data, squares, self.weights)
         else:
-            nothing = np.empty(0, np.int32)
-            self.arrays = (np.ascontiguousarray(X), nothing, nothing, np.empty(0, X.dtype))
-            self.squares = np.empty(0)
+            X = np.ascontiguousarray(X)
+            nothing, values = np.empty(0, np.int32), np.empty(0, X.dtype)
+            self.stored = Stored(X, nothing, nothing, values, np.empty(0), self.weights)
+        self._X = X
 
     def dense(self, rows: Any) -> F64:
         """Return some rows, new, (n, d)."""
-        values, indptr, indices, data = self.arrays
         if not self.is_sparse:
-            return np.array(values[rows], np.float64)
+            return np.array(self._X[rows], np.float64)
         out = np.zeros((len(rows), self.d))
         for at, row in enumerate(rows):
-            part = slice(indptr[row], indptr[row + 1])
-            out[at, indices[part]] = data[part]
+            part = slice(*self.stored.indptr[row : row + 2])
+            out[at, self.stored.indices[part]] = self.stored.values[part]
         return out
 
-    def take(self, rows: I64) -> Rows:
-        """Return some rows as float64, new."""
-        values, indptr, indices, data = self.arrays
-        if not self.is_sparse:
-            return Rows(np.asarray(values[rows], np.float64), None)
-        X = scipy.sparse.csr_matrix((data, indices, indptr), (self.n, self.d))
-        return Rows(X[rows].astype(np.float64), None)
+    def take(self, rows: Any, dtype: Any = None) -> Rows:
+        """Return some rows without weights, by default of the same type."""
+        X = self._X[rows]
+        return Rows(X if dtype is None else X.astype(dtype), None)
 
     def squares_to_mean(self, weights: F64) -> F64:
         """Return the squared distances (n,) of all rows to their weighted mean."""
-        X, indptr, indices, data = self.arrays
-        rows, norms = X, self.squares
-        if self.is_sparse:
-            rows = scipy.sparse.csr_matrix((data, indices, indptr), (self.n, self.d))
-        else:
+        X, norms = self._X, self.stored.squares
+        if not self.is_sparse:
             norms = np.einsum("ij,ij->i", X, X, dtype=np.float64)
-        mean = rows.T @ (weights / weights.sum())
-        products: F64 = rows @ mean
+        mean = X.T @ (weights / weights.sum())
+        products: F64 = X @ mean
         return np.maximum(norms - 2.0 * products + float(mean @ mean), 0.0)
 
 
-def sparse_layout(centres: F64) -> tuple[F64, F64]:
-    """Lay centres (K, D) out for products with sparse rows.
+@regrouping_kernel
+def square_to(rows: Stored, i: int, point: F64, norm: float) -> Any:
+    """Return the squared distance of row ``i`` to a point of the squared norm ``norm``."""
+    if rows.dense.size > 0:
+        return squared_distance(rows.dense[i], point)
+    total = 0.0
+    for at in range(rows.indptr[i], rows.indptr[i + 1]):
+        total += rows.values[at] * point[rows.indices[at]]
+    return max(0.0, rows.squares[i] + norm - 2.0 * total)
 
-    Returns
-    -------
-    across : ndarray (D, P)
-        The centres' columns; P is a whole number of vectors. Zero beyond the last centre.
-    half_squares : ndarray (P,)
-        Half the squared norms of the centres; infinite beyond the last.
-    """
-    width = -(-len(centres) // _LANES) * _LANES
-    across, half_squares = np.zeros((centres.shape[1], width)), np.full(width, np.inf)
-    across[:, : len(centres)] = centres.T
-    half_squares[: len(centres)] = 0.5 * (centres**2).sum(axis=1)
-    return across, half_squares
+
+class _Bounds(NamedTuple):
+    """Labels of rows, -1 for none, and bounds of their distances."""
+
+    labels: I32
+    #: Of the distance to its own centre.
+    upper: F64
+    #: Of those to all others.
+    lower: F64
 
 
 @kernel
 def _open_rows(
-    low: int,
-    high: int,
-    moved: F64,
-    safe: F64,
-    slack: float,
-    labels: I32,
-    upper: F64,
-    lower: F64,
-    is_exact: bool,
-    rows: I64,
+    moved: F64, safe: F64, slack: float, bounds: _Bounds, is_exact: bool, low: int, rows: I64
 ) -> int:
-    """Move the bounds of rows with the centres; write and count those that they leave open."""
+    """Move the bounds of rows from ``low`` on; write and count those that they leave open."""
+    labels, upper, lower = bounds
     most, next_most, furthest = 0.0, 0.0, -1
     for k in range(moved.size):
         if moved[k] > most:
@@ -151,7 +147,7 @@ def _open_rows(
         elif moved[k] > next_most:
             next_most = moved[k]
     n = 0
-    for i in range(low, high):
+    for i in range(low, low + rows.size):
         own = labels[i]
         if own >= 0:
             upper[i] += moved[own]
@@ -166,42 +162,19 @@ def _open_rows(
 
 @kernel
 def _assign_dense(
-    dense: Any,
-    rows: I64,
-    n: int,
-    centres: F64,
-    shift: F64,
-    across: Any,
-    half_squares: Any,
-    radius: float,
-    safe: F64,
-    labels: I32,
-    upper: F64,
-    lower: F64,
-    X: F64,
-    nearest: I32,
-    halves: F64,
-    gaps: F64,
-    singles: Any,
-    norms: Any,
-    scores: Any,
-    bits: I32,
+    dense: Any, rows: I64, n: int, layout: Layout, safe: F64, bounds: _Bounds, X: F64, block: Block
 ) -> None:
     """Find the nearest centres of the first ``n`` of ``rows``; update labels and bounds.
 
     Parameters
     ----------
-    shift, across, half_squares, radius
-        What :func:`_prepare` wrote and returned.
     safe : ndarray (K,)
         Half the distances to the nearest other centres: a row closer to its own has no other.
-    labels : ndarray (n,)
-        -1 for rows without bounds.
-    upper, lower : ndarray (n,)
-        A row's distance to its centre, and a bound of those to all others.
-    X, nearest, halves, gaps, singles, norms, scores, bits
-        Overwritten.
+    X : ndarray (m, D)
+        Overwritten, as ``block``.
     """
+    labels, upper, lower = bounds
+    centres, nearest, gaps = layout.centres, block.labels, block.gaps
     d = X.shape[1]
     for start in range(0, n, len(X)):
         left = 0
@@ -223,10 +196,7 @@ def _assign_dense(
                 continue
             rows[start + left] = row
             left += 1
-        nearest_checked(
-            X, left, centres, shift, across, half_squares, radius, singles, norms, scores, bits,
-            nearest, halves, gaps,
-        )  # fmt: skip
+        nearest_checked(X, left, layout, block)
         for at in range(left):
             row, own = rows[start + at], nearest[at]
             square = squared_distance(X[at], centres[own])
@@ -237,33 +207,27 @@ def _assign_dense(
 
 @comparing_kernel
 def _assign_sparse(
-    indptr: Any,
-    indices: I32,
-    values: Any,
-    squares: F64,
+    stored: Stored,
     rows: I64,
     n: int,
-    centres: F64,
-    across: F64,
-    half_squares: F64,
+    layout: Layout,
     slack: float,
     safe: F64,
-    labels: I32,
-    upper: F64,
-    lower: F64,
+    bounds: _Bounds,
     scores: F64,
 ) -> None:
     """Do the same as :func:`_assign_dense` for the rows of a CSR matrix.
 
     Parameters
     ----------
-    across, half_squares
-        From :func:`sparse_layout`.
     slack : float
         Error of a distance.
     scores : ndarray (P,)
         Overwritten.
     """
+    labels, upper, lower = bounds
+    centres, across, half_squares = layout.centres, layout.across, layout.half_squares
+    _, indptr, indices, values, squares, _ = stored
     for i in range(n):
         row = rows[i]
         start, end = indptr[row], indptr[row + 1]
@@ -305,18 +269,9 @@ def _safe_distances(centres: F64, safe: F64) -> None:
 
 
 @kernel
-def _move_rows(
-    dense: Any,
-    indptr: Any,
-    indices: I32,
-    values: Any,
-    weights: F64,
-    before: I32,
-    labels: I32,
-    sums: F64,
-    counts: F64,
-) -> int:
+def _move_rows(rows: Stored, before: I32, labels: I32, sums: F64, counts: F64) -> int:
     """Take rows with a new label from the old one's sum to the new one's; return their number."""
+    dense, indptr, indices, values, _, weights = rows
     n_moved = 0
     for i in range(labels.size):
         if labels[i] == before[i]:
@@ -353,7 +308,7 @@ class Assignment:
         self._rows, self._parallel = rows, parallel
         self.centres = centres.copy()
         self.labels = np.full(rows.n, -1, np.int32)
-        self._upper, self._lower = np.zeros(rows.n), np.zeros(rows.n)
+        self._bounds = _Bounds(self.labels, np.zeros(rows.n), np.zeros(rows.n))
         self._sums, self._counts = np.zeros((n_centres, d)), np.zeros(n_centres)
         self._summed = self.labels.copy()
         self._moved = np.zeros(n_centres)
@@ -362,62 +317,39 @@ class Assignment:
         """Move the centres, and update labels; with ``is_exact`` all distances."""
         self._moved += np.sqrt(((centres - self.centres) ** 2).sum(axis=1)) * (1.0 + _SLACK)
         self.centres = centres.copy()
-        rows, safe, slack = self._rows, np.zeros(len(centres)), 0.0
+        rows, bounds, safe, slack = self._rows, self._bounds, np.zeros(len(centres)), 0.0
         if rows.n >= _ROWS_PER_CENTRE * len(centres):
-            _safe_distances(centres, safe)
+            _safe_distances(self.centres, safe)
         if rows.is_sparse:
-            largest = rows.squares.max(initial=0.0) + (centres**2).sum(axis=1).max()
+            largest = rows.stored.squares.max(initial=0.0) + (centres**2).sum(axis=1).max()
             slack = 2.0 * _CANCELLED * float(np.sqrt(largest))
-        assign = (self._sparse if rows.is_sparse else self._dense)(safe, slack)
+            layout = lay_out(self.centres, np.zeros(rows.d), np.float64)
+        else:
+            layout = lay_out(self.centres, centres.mean(axis=0), np.float32)
         n_pieces = max(1, min(rows.n // _ASSIGNED_ROWS_MIN, self._parallel.n_threads))
         ends = [rows.n * i // n_pieces for i in range(n_pieces + 1)]
-        bounds = (safe, slack, self.labels, self._upper, self._lower, is_exact)
 
         def piece(i: int) -> None:
             still = np.empty(ends[i + 1] - ends[i], np.int64)
-            n = _open_rows(ends[i], ends[i + 1], self._moved, *bounds, still)
-            assign(still, n)
+            n = _open_rows(self._moved, safe, slack, bounds, is_exact, ends[i], still)
+            if rows.is_sparse:
+                scores = np.empty(layout.half_squares.size)
+                _assign_sparse(rows.stored, still, n, layout, slack, safe, bounds, scores)
+            else:
+                size = max(16, min(_BLOCK_ROWS_MAX, _BLOCK_BYTES // (8 * rows.d)))
+                space = (np.empty((size, rows.d)), empty_block(size, *centres.shape))
+                _assign_dense(rows.stored.dense, still, n, layout, safe, bounds, *space)
 
         self._parallel.map(piece, range(n_pieces))
         self._moved[:] = 0.0
-
-    def _dense(self, safe: F64, slack: float) -> Any:
-        """Return what finds the nearest centres of some dense rows."""
-        dense, centres, d = self._rows.arrays[0], self.centres, self._rows.d
-        shift, layout = centres.mean(axis=0), empty_layout(*centres.shape)
-        radius = prepare_single(centres, shift, *layout)
-        state = (safe, self.labels, self._upper, self._lower)
-        block = max(16, min(_BLOCK_ROWS_MAX, _BLOCK_BYTES // (8 * d)))
-
-        def assign(rows: I64, n: int) -> None:
-            found = (np.empty(block, np.int32), np.empty(block), np.empty(block))
-            space = (np.empty((block, d)), *found, *scratch(block, *centres.shape))
-            arguments: Any = (dense, rows, n, centres, shift, *layout, radius, *state, *space)
-            _assign_dense(*arguments)
-
-        return assign
-
-    def _sparse(self, safe: F64, slack: float) -> Any:
-        """Return what finds the nearest centres of some sparse rows."""
-        centres, layout = self.centres, sparse_layout(self.centres)
-        state = (slack, safe, self.labels, self._upper, self._lower)
-
-        def assign(rows: I64, n: int) -> None:
-            data = (*self._rows.arrays[1:], self._rows.squares, rows, n)
-            arguments: Any = (*data, centres, *layout, *state, np.empty(len(layout[1])))
-            _assign_sparse(*arguments)
-
-        return assign
 
     def means(self) -> tuple[F64, F64, int]:
         """Return the means (K, D) of the centres' rows, their weights, and how many rows moved.
 
         A centre without rows stays.
         """
-        rows, summed = self._rows, self._summed
-        sums = (self._sums, self._counts)
-        arguments: Any = (*rows.arrays, rows.weights, summed, self.labels, *sums)
-        moved = _move_rows(*arguments)
+        summed, sums = self._summed, (self._sums, self._counts)
+        moved = _move_rows(self._rows.stored, summed, self.labels, *sums)
         summed[:] = self.labels
         has_rows = self._counts > 0.0
         means = self.centres.copy()
@@ -426,4 +358,4 @@ class Assignment:
 
     def squares(self) -> F64:
         """Return the squared distances (n,) to the centres, exact after an exact move."""
-        return self._upper**2
+        return self._bounds.upper**2

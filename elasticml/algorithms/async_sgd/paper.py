@@ -26,7 +26,7 @@ from elasticml.algorithms.async_sgd.base import (
 )
 from elasticml.algorithms.async_sgd.kmeans import KMeans, checked_centres, inertia
 from elasticml.algorithms.async_sgd.linear import Linear
-from elasticml.algorithms.async_sgd.nearest_centres import nearest_of
+from elasticml.algorithms.async_sgd.nearest_centres import statistics_of
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 
@@ -99,7 +99,7 @@ class PaperKMeans:
     def step(self, state: Arrays, batch: Batch) -> None:
         """Move the centres of the batch's examples."""
         centres = state["centres"]
-        statistics = nearest_of(centres, batch.parts).statistics(batch.parts)
+        statistics = statistics_of(centres, batch.parts, distances=False)
         counts = statistics.counts
         means = statistics.sums / np.maximum(counts, np.finfo(np.float64).tiny)[:, None]
         moved = -np.expm1(counts * np.log1p(-self.rate)) if self.rate < 1.0 else 1.0

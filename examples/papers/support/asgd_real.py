@@ -18,7 +18,7 @@ from support.elastic_comparison import markdown
 
 import elasticml as em
 from elasticml.algorithms.async_sgd.kmeans import inertia
-from elasticml.algorithms.async_sgd.seeding import plus_plus
+from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.jobs.result import Result
 
 F64 = NDArray[np.float64]

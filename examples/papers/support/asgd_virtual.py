@@ -17,8 +17,8 @@ from elasticml.algorithms.async_sgd.base import LoopConfig
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import moved
 from elasticml.algorithms.async_sgd.loop_config import make_loop
-from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
-from elasticml.algorithms.async_sgd.seeding import plus_plus
+from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
+from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
@@ -174,7 +174,7 @@ def measure(shape: Shape, loop: LoopConfig, *, repeats: int = 7) -> MeasuredCost
 
     def one_pass() -> float:
         began_s = time.thread_time()
-        nearest_of(data.start, parts).statistics(parts, squares=True)
+        statistics_of(data.start, parts)
         return (time.thread_time() - began_s) / 20_000
 
     return MeasuredCosts(
@@ -370,7 +370,7 @@ class Lloyds:
         centres = self.data.start
         self.found = [(self.data.error(centres), self.data.excess(centres))]
         for _ in range(iterations):
-            sums = nearest_of(centres, parts).statistics(parts)
+            sums = statistics_of(centres, parts, distances=False)
             centres = moved(centres, sums.sums, sums.counts)
             self.found.append((self.data.error(centres), self.data.excess(centres)))
 

@@ -13,7 +13,7 @@ from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.loop_config import first_batch, make_loop
 from elasticml.algorithms.async_sgd.paper import PaperKMeans
-from elasticml.algorithms.async_sgd.seeding_ops import run_locally
+from elasticml.algorithms.async_sgd.seeding import run_locally
 from elasticml.data.chunks.body import Layout
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError

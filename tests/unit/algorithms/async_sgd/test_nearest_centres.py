@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
-from elasticml.algorithms.async_sgd.nearest_centres import nearest_of, whole
+from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import sequence_layout
@@ -44,18 +44,16 @@ def test_dense_rows_find_their_centres(n, d, k, dtype):
     weights = rng.random(n)
     centres = rng.standard_normal((k, d)) + 1000.0
     chunk = dense_chunk(ID, np.zeros(n), X, weights, dtype=dtype)
-    near = nearest_of(centres, whole([chunk]))
+    found = statistics_of(centres, whole([chunk]))
     exact = X.astype(np.float64)
     labels, squares, _, _ = plainly(exact, centres, weights)
     tolerance = 1e-9 if dtype == "float64" else 2e-4
-    result, apart = near.lookup(whole([chunk]))
-    np.testing.assert_allclose(apart, squares, atol=tolerance * max(1.0, squares.max()))
-    assert np.mean(result == labels) >= (1.0 if dtype == "float64" else 0.98)
-    statistics = near.statistics(whole([chunk]))
-    one_hot = np.eye(k)[result] * weights[:, None]
-    np.testing.assert_allclose(statistics.sums, one_hot.T @ exact, rtol=1e-6)
-    np.testing.assert_allclose(statistics.counts, one_hot.sum(axis=0))
-    assert statistics.counts.sum() == pytest.approx(weights.sum())
+    np.testing.assert_allclose(found.squares, squares, atol=tolerance * max(1.0, squares.max()))
+    assert np.mean(found.labels == labels) >= (1.0 if dtype == "float64" else 0.98)
+    one_hot = np.eye(k)[found.labels] * weights[:, None]
+    np.testing.assert_allclose(found.sums, one_hot.T @ exact, rtol=1e-6)
+    np.testing.assert_allclose(found.counts, one_hot.sum(axis=0))
+    assert found.counts.sum() == pytest.approx(weights.sum())
     assert inertia(centres, [chunk]) == pytest.approx(squares @ weights, rel=1e-5)
     bounded = assigned(X, centres)
     assert np.array_equal(bounded.labels, labels)
@@ -65,7 +63,7 @@ def test_dense_rows_find_their_centres(n, d, k, dtype):
 def test_ties_go_to_the_first_centre():
     X, centres = np.array([[0.0], [1.0], [2.0]]), np.array([[2.0], [0.0], [0.0], [2.0]])
     chunk = dense_chunk(ID, np.zeros(3), X)
-    assert nearest_of(centres, whole([chunk])).lookup(whole([chunk]))[0].tolist() == [1, 0, 0]
+    assert statistics_of(centres, whole([chunk])).labels.tolist() == [1, 0, 0]
     assert assigned(X, centres).labels.tolist() == [1, 0, 0]
 
 
@@ -80,13 +78,11 @@ def test_rows_of_several_chunks_are_gathered_in_the_order_given():
     parts = list(zip(chunks, rows, strict=True))
     chosen = np.concatenate([X[1000 * i + some] for i, some in enumerate(rows)])
     labels, squares, sums, counts = plainly(chosen, centres)
-    near = nearest_of(centres, parts)
-    result, apart = near.lookup(parts)
-    assert np.array_equal(result, labels)
-    np.testing.assert_allclose(apart, squares, rtol=1e-12, atol=1e-12)
-    statistics = near.statistics(parts)
-    np.testing.assert_allclose(statistics.sums, sums, rtol=1e-11, atol=1e-11)
-    assert np.array_equal(statistics.counts, counts)
+    found = statistics_of(centres, parts)
+    assert np.array_equal(found.labels, labels)
+    np.testing.assert_allclose(found.squares, squares, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.sums, sums, rtol=1e-11, atol=1e-11)
+    assert np.array_equal(found.counts, counts)
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -98,16 +94,16 @@ def test_sparse_rows_are_those_of_the_dense_matrix(binary):
     value = (ID, np.zeros(80), csr.indptr, csr.indices)
     chunk = binary_csr_chunk(*value, 9) if binary else csr_chunk(*value, csr.data, 9)
     labels, squares, _, _ = plainly(X, centres)
-    result, apart = nearest_of(centres, whole([chunk])).lookup(whole([chunk]))
-    assert np.array_equal(result, labels)
-    np.testing.assert_allclose(apart, squares, rtol=1e-12)
+    found = statistics_of(centres, whole([chunk]))
+    assert np.array_equal(found.labels, labels)
+    np.testing.assert_allclose(found.squares, squares, rtol=1e-12)
 
 
 def test_narrow_rows_have_zeros_in_missing_columns():
     X, centres = np.array([[1.0], [2.0]]), np.array([[1.0, 0.5], [2.0, 3.0]])
     chunk = dense_chunk(ID, np.zeros(2), X)
     _, squares, _, _ = plainly(np.hstack([X, np.zeros((2, 1))]), centres)
-    assert np.array_equal(nearest_of(centres, whole([chunk])).lookup(whole([chunk]))[1], squares)
+    assert np.array_equal(statistics_of(centres, whole([chunk])).squares, squares)
 
 
 def test_sequences_are_refused_in_one_line():
@@ -125,10 +121,10 @@ def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
     X = large * np.array([[0.01, 1.0], [0.01, 0.01], [-1.0, 1.0]])
     centres = large * np.array([[1.0, 1.0], [-1.0, 1.2], [0.5, -1.0]])
     chunk = dense_chunk(ID, np.zeros(3), X, dtype=dtype)
-    near = nearest_of(centres, whole([chunk]))
-    labels = near.lookup(whole([chunk]))[0]
+    found = statistics_of(centres, whole([chunk]))
+    labels = found.labels
     assert ((labels >= 0) & (labels < 3)).all()
-    assert near.statistics(whole([chunk])).counts.sum() == 3
+    assert found.counts.sum() == 3
     if dtype == "float64":
         assert labels.tolist() == assigned(X, centres).labels.tolist() == [0, 2, 1]
 
