@@ -1,4 +1,4 @@
-"""Rows for K-Means benches: image descriptors, known clusters, clothes, and words of web pages."""
+"""Rows for K-Means benches: image descriptors, clusters, clothes, words, and one-hot tables."""
 
 from __future__ import annotations
 
@@ -55,6 +55,62 @@ def words():
     lengths = 4.5 + 0.8 * rng.standard_normal(norms.shape)
     return vectors / norms * lengths + 0.35 * rng.standard_normal(vectors.shape)
 
+
+def _covtype():
+    return np.loadtxt(DATA / "covtype_20k" / "covtype-min.data.gz", delimiter=",")[:, :54]
+
+
+def covtype():
+    """20,000 descriptions of forests by 54 numbers, standardised."""
+    X = _covtype()
+    deviations = X.std(axis=0)
+    return (X - X.mean(axis=0)) / np.where(deviations > 0.0, deviations, 1.0)
+
+
+def one_hot(table, bins):
+    """Return columns for each bin of equal counts of each number, and for each category."""
+    import pandas as pd
+
+    parts = []
+    for name in table:
+        column = table[name]
+        if pd.api.types.is_numeric_dtype(column):
+            column = pd.qcut(column, bins, duplicates="drop", labels=False).fillna(0)
+        parts.append(sp.csr_matrix(pd.get_dummies(column.astype(str)).to_numpy(float)))
+    return sp.csr_matrix(sp.hstack(parts))
+
+
+def kdd():
+    """49,403 connections of a network, every number in ten bins."""
+    import pandas as pd
+
+    file = DATA / "kddcup99" / "kddcup.data_10_percent.gz"
+    return one_hot(pd.read_csv(file, header=None).iloc[::10, :41], 10)
+
+
+def wide():
+    """The ten measures of covtype, each in 200 bins."""
+    import pandas as pd
+
+    return one_hot(pd.DataFrame(_covtype()[:, :10]), 200)
+
+
+def a9a():
+    """32,561 people as 123 one-hot columns."""
+    from sklearn.datasets import load_svmlight_file
+
+    return sp.csr_matrix(load_svmlight_file(str(DATA / "a9a" / "a9a.svm.gz"), n_features=123)[0])
+
+
+#: Name of a set of the table against scikit-learn, and its rows.
+TABLE = {
+    "covtype": covtype,
+    "hog": lambda: hog()[::4],
+    "fashion": lambda: fashion()[:8000],
+    "a9a": a9a,
+    "kdd": kdd,
+    "wide": wide,
+}
 
 #: Name of a set, its rows, and the number of clusters to find in it.
 SETS = {
