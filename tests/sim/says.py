@@ -28,7 +28,8 @@ def first_of(view: View, member: MemberId, count: int = 1) -> tuple[ChunkId, ...
 
 
 def _all_to(view: View, target: MemberId) -> dict[ChunkId, MemberId]:
-    return {c: target for m in view.working for c in first_of(view, m.id, 99)}
+    # Policies of users concatenate them: they are sequences like tuples.
+    return {c: target for m in view.working + view.spares for c in first_of(view, m.id, 99)}
 
 
 def _to(view: View, *targets: MemberId) -> dict[ChunkId, MemberId]:

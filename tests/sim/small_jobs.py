@@ -1,8 +1,8 @@
-"""Small jobs for virtual worlds, and their stories as short texts."""
+"""Small jobs for virtual worlds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -151,38 +151,3 @@ def column(result: SimResult, name: str) -> list[Any]:
 def records_of(result: SimResult, *events: str) -> list[dict[str, Any]]:
     """Return the records of these kinds."""
     return [r for r in result.story if r["event"] in events]
-
-
-_SAID = {
-    "FaultInjected": "fault {kind} {members}",
-    "Preempted": "pre-empted {how} {members}",
-    "MemberNoticed": "noticed {member}",
-    "MemberJoined": "joined {member}",
-    "MemberLost": "lost {member} ({reason})",
-    "MemberActive": "active {member} with {examples}",
-    "ChunksAbsent": "absent group {group} of {members}: {examples}",
-    "GroupReadmitted": "readmitted group {group} on {members}",
-    "GroupReturned": "returned group {group} on {members}",
-}
-
-
-def trace(result: SimResult) -> list[str]:
-    """Format the events of members and groups after the initial placement, one line each."""
-    start = next(k for k, r in enumerate(result.story) if r["event"] == "RoundStarted")
-    return [
-        f"{r['round']:>3} {_SAID[r['event']].format(**_texts(r))}"
-        for r in result.story[start:]
-        if r["event"] in _SAID
-    ]
-
-
-def _texts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {name: _text(value) for name, value in fields.items()}
-    shown.setdefault("members", shown.get("count"))
-    return shown
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return " ".join(str(v) for v in value)
-    return value

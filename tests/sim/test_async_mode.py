@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import scipy.sparse
 
 import elasticml as em
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.runtime.async_mode.async_gossip import SendQueue
+from elasticml.runtime.async_mode.async_gossip import LINKS_MAX, SendQueue
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation
+from elasticml.sim.virtual_links import VirtualTransport
 
 #: Seconds of an example, and bytes per second of an uplink.
 EXAMPLE_S, BANDWIDTH = 1e-4, 1e6
@@ -91,6 +93,27 @@ def test_more_slots_keep_messages_that_arrive_between_two_mini_batches():
     merged = [row["merged"] / row["batches"] for row in rows]
     assert lost[0] > 1.5 * lost[1] > lost[2] == 0.0
     assert merged[0] < merged[1] < merged[2]
+
+
+def test_states_go_to_each_of_the_others_and_never_to_oneself(monkeypatch):
+    _, source = data()
+    opened: list[tuple[str, str]] = []
+    connect = VirtualTransport.connect
+
+    async def counted(self: VirtualTransport, address: str, hello: Any) -> Any:
+        if hello["kind"] == "mail":
+            opened.append((self.address, address))
+        return await connect(self, address, hello)
+
+    monkeypatch.setattr(VirtualTransport, "connect", counted)
+    world = {"compute_s": {"batch": 2e-3, "other": 1e-7}}
+    play(source, members=40, seconds=1.2, report_every=1.0, world=world, batch=10)
+    assert all(sender != recipient for sender, recipient in opened)
+    # Links are few; one is replaced every two seconds.
+    links = Counter(sender for sender, _ in opened)
+    assert len(links) == 40
+    assert LINKS_MAX <= max(links.values()) <= LINKS_MAX + 2
+    assert len({recipient for _, recipient in opened}) == 40
 
 
 def test_losses_and_returns_do_not_change_the_answer():

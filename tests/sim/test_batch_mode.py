@@ -10,11 +10,7 @@ import pytest
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.seeding import run_locally
-from elasticml.algorithms.base import Outcome, Resume
-from elasticml.algorithms.registry import algorithm
-from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.synthetic.clusters import synthetic_clusters
-from elasticml.ids import ExchangeId
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, simulate
 from tests.sim.small_jobs import record
@@ -57,22 +53,6 @@ def test_a_round_is_an_iteration_of_lloyd_over_all_rows() -> None:
     assert result.arrays["counts"].sum() == 9000
     assert result.summary["objective"] == pytest.approx(inertia(centres, CHUNKS) / 9000, rel=1e-12)
     assert (result.summary["stopped_by"], result.summary["converged"]) == ("3 passes", True)
-
-
-def test_a_run_that_resumes_from_its_last_round_repeats_no_pass() -> None:
-    settings = {"k": K, "mode": "batch", "passes": 3}
-    facts = merge_summaries([SOURCE.read(b.index, 2**14, 1)[1] for b in SOURCE.blocks()])
-    resume = Resume(arrays={"centres": BEGUN}, values={"passes": 3})
-    trainer = algorithm("async_sgd").trainer(settings, facts, "reload", resume=resume)
-    request = next(trainer)
-    arrays = {name: np.zeros(shape) for name, shape in request.returns.items()}
-    with pytest.raises(StopIteration) as ended:
-        trainer.send(
-            Outcome(exchange=ExchangeId(1), arrays=arrays, examples=9000, absent_examples=0)
-        )
-    model = ended.value.value
-    assert (model.reason, model.converged, model.extra) == ("3 passes", True, {"passes": 3})
-    assert np.array_equal(model.arrays["centres"], BEGUN)
 
 
 def test_it_ends_when_no_centre_moves() -> None:

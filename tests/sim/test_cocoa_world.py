@@ -154,7 +154,7 @@ def test_with_two_holders_every_body_is_on_two_members_and_only_states_move(poin
 
 @pytest.mark.parametrize(
     ("holders", "more"),
-    [(1, {}), (2, {}), (1, {"groups": 2}), (2, {"groups": 3, "local_epochs": 2})],
+    [(1, {}), (2, {"groups": 3, "local_epochs": 2})],
 )
 def test_a_kill_loses_no_example_and_the_model_belongs_to_the_duals_again(points, holders, more):
     plan = Plan(

@@ -19,20 +19,6 @@ def run(members, world=None, **changes):
     return simulate(record(**{**settings, **changes}), options=options)
 
 
-def test_half_of_a_hundred_members_leave_and_return():
-    result = run(100, faults=[{"round": 5, "lose": 50}, {"round": 10, "return": 50}])
-    assert (result.state, result.error) == ("done", None)
-    assert [row["absent_examples"] for row in result.rows] == [0] * 5 + [50_000] * 5 + [0] * 11
-    assert [row["stand_ins"] for row in result.rows[:-1]] == [0] * 5 + [1] * 5 + [0] * 10
-
-
-def test_random_pre_emptions_of_many_members_end_well():
-    world = {"seed": 1, "preemption": {"rate": 300.0, "away": [0.01, 0.1], "count": 3}}
-    result = run(80, world, stop={"rounds": 40})
-    assert (result.state, result.error) == ("done", None)
-    assert len(records_of(result, "MemberLost")) > 10
-
-
 def test_the_work_of_a_round_grows_linearly_with_the_members():
     def actions(members, rounds):
         return run(members, stop={"rounds": rounds}).actions

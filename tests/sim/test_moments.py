@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from elasticml.control import job_state
-from elasticml.data.readers.arrays import from_arrays
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
 from tests.play.campaign import judge
@@ -24,7 +23,6 @@ from tests.play.problems import TOY, source_of
 from tests.play.rules import violations
 from tests.play.virtual_plans import draw_cocoa, draw_exact_sums, draw_nonsense
 from tests.play.virtual_world import play_plan
-from tests.sim.small_jobs import record
 
 MEMBERS, ROUNDS, ROUND = 5, 14, 4
 #: In the tree an inner node, whose child is slot 4; a member of another branch.
@@ -127,8 +125,10 @@ KINDS: dict[str, tuple[Fault | dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "scene"),
+    [(k, s) for k in KINDS for s in SCENES if s != "pieces" or k in ("kill", "pause", "mark")],
+)
 def test_a_fault_at_any_moment_costs_its_member_at_most(kind: str, scene: str) -> None:
     fault, lost, absent = KINDS[kind]
     base = SCENES[scene]
@@ -150,7 +150,7 @@ def test_a_fault_at_any_moment_costs_its_member_at_most(kind: str, scene: str) -
     assert wrong == []
 
 
-@pytest.mark.parametrize("later", [0.02, 0.1, 0.18, 0.26, 0.34])
+@pytest.mark.parametrize("later", [0.02, 0.1, 0.34])
 @pytest.mark.parametrize("first", [4, INNER])
 def test_the_loss_of_a_child_and_its_parent_is_corrected_unless_the_tree_has_their_partials(
     first: int, later: float
@@ -168,9 +168,7 @@ def test_the_loss_of_a_child_and_its_parent_is_corrected_unless_the_tree_has_the
     assert is_anchored == (later == 0.02)
 
 
-@pytest.mark.parametrize(
-    ("topology", "at"), [("star", 4.1), ("star", 4.5), ("tree", 4.3), ("tree", 4.7)]
-)
+@pytest.mark.parametrize(("topology", "at"), [("star", 4.5), ("tree", 4.7)])
 @pytest.mark.parametrize("absent", ["taylor", "stall", "reload", "ignore"])
 def test_after_the_loss_of_all_members_all_examples_return(
     absent: str, topology: str, at: float
@@ -189,27 +187,9 @@ def test_only_a_computation_far_beyond_the_median_is_not_waited_for(at: float) -
     assert violations(play_plan(replace(plan, rules=rules))) == []
 
 
-def test_vectors_in_pieces_are_forwarded_before_they_are_whole() -> None:
-    rows = from_arrays(np.random.default_rng(0).normal(size=(60, 2000)), np.resize([-1.0, 1.0], 60))
-    made = record(stop={"rounds": 3}, chunk_bytes=2**17, evaluate=None)
-    seconds = []
-    for more in ({}, {"piece_bytes": 2000}):
-        options = options_from_section({"bandwidth": 1e6, **more})
-        story = simulate(made, rows, options=options).story
-        ended = [r["t"] for r in story if r["event"] == "RoundEnded"]
-        seconds.append(ended[-1] - ended[0])
-    assert seconds[1] < 0.8 * seconds[0]
-
-
 LOST = {"round": 3, "lose": MEMBERS, "how": "kill"}
 #: By name: planned faults, changes of the job, and the slots of the groups.
 PLANNED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
-    "two": ([{"round": 3, "lose": 2}, {"round": 6, "return": 2}], {}, "3 4"),
-    "after a round": (
-        [{"round": 3, "lose": 2, "phase": "apply"}, {"round": 6, "return": 2}],
-        {},
-        "3 4",
-    ),
     "placement": ([{"round": 0, "lose": 2, "how": "kill", "phase": "load"}], {}, ""),
     "notice": ([{"round": 3, "lose": [1], "how": "notice", "grace": 60}], {}, ""),
     "all in placement": (
@@ -232,24 +212,11 @@ PLANNED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         {"absent": "stall"},
         "3 4 2",
     ),
-    "in a correction": (
-        [
-            {"round": 3, "lose": [4]},
-            {"round": 3, "lose": [1], "phase": "correct"},
-            {"round": 6, "return": 2},
-        ],
+    "all in a reduction": (
+        [{**LOST, "phase": "reduce"}, {"round": 4, "return": MEMBERS}],
         {"anchor": "correction"},
-        "1 4",
+        "(0.*4)?",
     ),
-    **{
-        f"all in {phase}, {anchor}": (
-            [{**LOST, "phase": phase}, {"round": 4, "return": MEMBERS}],
-            {"anchor": anchor},
-            "(0.*4)?",
-        )
-        for phase in ("broadcast", "compute", "reduce")
-        for anchor in ("cached", "correction")
-    },
 }
 
 

@@ -49,16 +49,6 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path, text, words):
         read_preemptions(written(tmp_path, text))
 
 
-def test_a_byte_order_mark_is_not_part_of_a_column_name(tmp_path):
-    path = written(tmp_path, "\ufefftime,slot,away\n1,2,3\n")
-    assert read_preemptions(path) == [{"at": 1.0, "lose": [2], "away": 3.0}]
-
-
-def test_a_missing_file_is_named():
-    with pytest.raises(ConfigError, match=r"cannot read /nowhere/t\.csv"):
-        options_from_section({"preemption": {"trace": "/nowhere/t.csv"}})
-
-
 def test_file_random_losses_and_entries_are_combined(tmp_path):
     path = written(tmp_path, "time,slot,away\n1,2,3\n")
     section = {"preemption": {"trace": path, "how": "notice"}, "trace": [{"at": 9, "lose": 1}]}

@@ -20,41 +20,30 @@ from elasticml.sim.simulation import simulate
 from elasticml.sim.virtual_links import VirtualTransport
 from tests.sim.small_jobs import (
     column,
-    model,
     play,
-    points,
     record,
     records_of,
-    trace,
 )
 
-UNDISTURBED = play(stop={"rounds": 60})
+
+def losses(result):
+    return [(r["round"], r["member"], r["reason"]) for r in records_of(result, "MemberLost")]
 
 
-def lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip()]
+def returned(result):
+    return [(r["round"], r["members"]) for r in records_of(result, "GroupReturned")]
 
 
 def test_half_of_the_members_are_killed_and_come_back():
     result = play(faults=[{"round": 10, "lose": 3}, {"round": 20, "return": 3}])
-    assert trace(result) == lines(
-        """
- 10 fault lose 3.1 4.1 5.1
- 10 lost 3.1 (closed)
- 10 lost 4.1 (closed)
- 10 lost 5.1 (closed)
- 10 absent group 1 of 3.1 4.1 5.1: 120
- 20 fault return 3
- 20 joined 3.2
- 20 joined 4.2
- 20 joined 5.2
- 20 readmitted group 1 on 3.2 4.2 5.2
- 20 returned group 1 on 3.2 4.2 5.2
- 20 active 3.2 with 40
- 20 active 4.2 with 40
- 20 active 5.2 with 40
-"""
-    )
+    assert losses(result) == [(10, f"{slot}.1", "closed") for slot in (3, 4, 5)]
+    assert returned(result) == [(20, ["3.2", "4.2", "5.2"])]
+    active = records_of(result, "MemberActive")
+    assert [(r["member"], r["examples"]) for r in active[-3:]] == [
+        ("3.2", 40),
+        ("4.2", 40),
+        ("5.2", 40),
+    ]
     assert column(result, "stand_ins") == [0] * 10 + [1] * 10 + [0] * 10
     assert set(column(result, "absent_examples")[10:20]) == {120}
 
@@ -67,14 +56,6 @@ def test_a_planned_return_waits_until_the_members_have_compiled_their_kernels(wa
     assert column(result, "stand_ins") == [0] * 10 + [1] * 10 + [0] * (last - 20)
     moved = [r["target"] for r in records_of(result, "ChunksMoved") if r["round"] > 10]
     assert moved == []
-
-
-def test_stand_ins_bring_the_model_near_the_optimum_that_includes_the_absent_examples():
-    faults = [{"round": 4, "lose": 3}]
-    taylor = play(faults=faults, stop={"rounds": 40}).arrays["coef"]
-    ignored = play(faults=faults, stop={"rounds": 40}, absent="ignore_rescaled").arrays["coef"]
-    optimum = UNDISTURBED.arrays["coef"]
-    assert np.linalg.norm(taylor - optimum) < 0.5 * np.linalg.norm(ignored - optimum)
 
 
 @pytest.mark.parametrize("optimizer", ["gd", "lbfgs"])
@@ -146,15 +127,7 @@ def source_rows():
 
 def test_a_notice_with_enough_grace_moves_the_chunks_and_loses_nothing():
     result = play(faults=[{"round": 10, "lose": [4, 5], "how": "notice", "grace": 5.0}])
-    assert trace(result) == lines(
-        """
- 10 fault lose 4.1 5.1
- 10 noticed 4.1
- 10 noticed 5.1
- 11 lost 4.1 (noticed)
- 11 lost 5.1 (noticed)
-"""
-    )
+    assert losses(result) == [(11, "4.1", "noticed"), (11, "5.1", "noticed")]
     moved = [r for r in records_of(result, "ChunksMoved") if r["round"] == 11]
     assert sum(r["examples"] for r in moved) == 80
     assert {r["source"] for r in moved} == {"4.1", "5.1"}
@@ -234,18 +207,6 @@ def test_a_notice_with_too_little_grace_saves_what_can_be_saved():
     assert [r["reason"] for r in records_of(result, "MemberLost")] == ["closed"]
 
 
-def test_a_dead_inner_node_costs_no_other_member_a_recomputation():
-    result = play(faults=[{"round": 10, "lose": [0], "phase": "compute"}])
-    exchanges = len(records_of(result, "ExchangeEnded"))
-    (ended,) = records_of(result, "JobEnded")
-    done = {m: n for m, n in ended["computations"].items() if m != "0.1"}
-    assert done == {f"{slot}.1": exchanges for slot in range(1, 6)}
-    assert trace(result)[:2] == [" 10 fault lose 0.1", " 10 lost 0.1 (closed)"]
-    disturbed = next(r for r in records_of(result, "ExchangeEnded") if r["missing"] != "0x0")
-    assert (disturbed["contributors"], disturbed["missing"]) == ("0x3e", "0x1")
-    assert disturbed["anchor"] is not None
-
-
 def test_stall_counts_idle_rounds_and_then_continues_unchanged():
     faults = [{"round": 10, "lose": 3}, {"round": 20, "return": 3}]
     result = play(absent="stall", faults=faults)
@@ -258,17 +219,8 @@ def test_stall_counts_idle_rounds_and_then_continues_unchanged():
 
 def test_reload_reads_the_lost_chunks_again_on_survivors():
     result = play(absent="reload", faults=[{"round": 10, "lose": 3}])
-    assert trace(result) == lines(
-        """
- 10 fault lose 3.1 4.1 5.1
- 10 lost 3.1 (closed)
- 10 lost 4.1 (closed)
- 10 lost 5.1 (closed)
- 10 absent group 1 of 3.1 4.1 5.1: 120
- 10 readmitted group 1 on 0.1 1.1 2.1
- 10 returned group 1 on 0.1 1.1 2.1
-"""
-    )
+    assert losses(result) == [(10, f"{slot}.1", "closed") for slot in (3, 4, 5)]
+    assert returned(result) == [(10, ["0.1", "1.1", "2.1"])]
     assert set(column(result, "absent_examples")) == {0}
     assert column(result, "members") == [6] * 10 + [3] * 20
 
@@ -279,21 +231,12 @@ def test_a_paused_member_is_fenced_and_returns_with_its_chunks():
         "trace": [{"at": 3.0, "lose": [5], "how": "pause", "away": 10.0}],
     }
     result = play(world, collective={"topology": "star", "deadline": 1.0}, stop={"rounds": 120})
-    assert [line[4:] for line in trace(result)] == lines(
-        """
-pre-empted pause 5.1
-lost 5.1 (deadline)
-absent group 1 of 5.1: 40
-joined 5.2
-readmitted group 1 on 5.2
-returned group 1 on 5.2
-active 5.2 with 40
-"""
-    )
-    (returned,) = records_of(result, "GroupReturned")
+    assert [loss[1:] for loss in losses(result)] == [("5.1", "deadline")]
+    (back,) = records_of(result, "GroupReturned")
+    assert back["members"] == ["5.2"]
     (joined,) = [r for r in records_of(result, "MemberJoined") if r["member"] == "5.2"]
     # Nothing had to be read again: one command down, one event up, then the round's end.
-    assert returned["t"] - joined["t"] < 1.0
+    assert back["t"] - joined["t"] < 1.0
     assert result.summary["moved_bytes"] == 0
 
 
@@ -325,12 +268,6 @@ def test_of_members_that_have_no_links_to_others_the_sick_one_goes_once(monkeypa
     assert contributors == hex(sum(1 << k for k in range(14) if everyone[k] not in lost))
 
 
-def test_a_slow_member_slows_all_and_is_not_declared_lost():
-    result = play({"slow": {3: 50.0}, "compute_s": 1e-4})
-    assert trace(result) == []
-    assert result.summary["seconds"] > 10 * play({"compute_s": 1e-4}).summary["seconds"] / 2
-
-
 def test_a_job_to_which_no_member_returns_reports_it():
     faults = [{"round": 5, "lose": 6}]
     with pytest.raises(JobFailedError, match="is stuck since second"):
@@ -344,9 +281,7 @@ def test_a_job_to_which_members_return_later_than_that_goes_on():
     assert result.story[-1]["t"] > 20.0
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "seed"), [("gd", 3), ("lbfgs", 0), ("tron", 1), ("lbfgs", 3)]
-)
+@pytest.mark.parametrize(("optimizer", "seed"), [("gd", 3), ("lbfgs", 0)])
 def test_pre_emptions_leave_descent_at_the_optimum(optimizer: str, seed: int):
     """Members leave at any moment, in any exchange, and return; the result is the undisturbed
     one.
@@ -359,42 +294,6 @@ def test_pre_emptions_leave_descent_at_the_optimum(optimizer: str, seed: int):
     assert all(end.summary["converged"] for end in ends)
     objectives = [end.summary["objective"] for end in ends]
     assert objectives[0] == pytest.approx(objectives[1], rel=1e-12)
-
-
-@pytest.mark.parametrize("absent", ["reload", "auto"])
-def test_a_poisson_job_ends_at_its_certified_gap_after_losses_and_returns(absent):
-    rng = np.random.default_rng(2)
-    X = rng.standard_normal((240, 5))
-    source = from_arrays(X, rng.poisson(np.exp(0.5 * X[:, 0] + 1.0)).astype(float))
-    section = {"name": "batch_gradient", "loss": "poisson", "l2": 0.05, "tolerance": 0.0}
-    faults = [{"round": 2, "lose": 3, "phase": "compute"}, {"round": 4, "return": 3}]
-    made = record(algorithm=section, absent=absent, stop={"gap": 1e-7}, evaluate=None)
-    result = simulate({**made, "faults": faults}, source, check_every_event=True)
-    assert (result.error, result.summary["lost"]) == (None, 3)
-    assert result.summary["stopped_by"] == "gap <= 1e-07"
-    assert result.summary["gap"] <= 1e-7
-    least = simulate({**made, "stop": {"rounds": 100}}, source).summary["objective"]
-    assert 0.0 <= result.summary["objective"] - least <= result.summary["gap"] + 1e-12
-    rows = result.rows[:-1]
-    exact = [row for row in rows if row["objective_kind"] == "exact"]
-    assert all(row["gap"] >= row["objective"] - least - 1e-12 for row in exact)
-    # The model of the round in which they vanish has its gap from the round before.
-    absent_rounds = [row["gap"] for row in rows if row["objective_kind"] != "exact"]
-    assert absent_rounds[1:] == [None] * (0 if absent == "reload" else 1)
-
-
-def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():
-    wrong = record(algorithm={"name": "batch_gradient", "loss": "gamma"})
-    source = from_arrays(np.ones((9, 1)), np.arange(9.0))  # a label is 0
-    result = simulate(wrong, source)
-    assert (result.state, result.error["kind"]) == ("failed", "DataError")
-
-
-def test_a_cluster_of_one_gives_the_same_models():
-    alone = play(members={"start": 1})
-    np.testing.assert_allclose(alone.arrays["coef"], play().arrays["coef"], rtol=1e-9, atol=1e-12)
-    assert points() is not None
-    assert model(alone) != b""
 
 
 @pytest.mark.parametrize("absent", ["stall", "taylor"])
@@ -418,9 +317,8 @@ def test_planned_newcomers_get_their_group_however_long_a_round_takes():
     # for the planned return, continued with half of the members.
     faults = [{"round": 5, "lose": 3}, {"round": 15, "return": 3}]
     result = play({"overhead_s": 8.0}, faults=faults, absent="stall", stop={"rounds": 20})
-    (returned,) = records_of(result, "GroupReturned")
-    assert (returned["round"], returned["members"]) == (15, ["3.2", "4.2", "5.2"])
-    assert returned["absent_s"] > 60
+    assert returned(result) == [(15, ["3.2", "4.2", "5.2"])]
+    assert records_of(result, "GroupReturned")[0]["absent_s"] > 60
     # Without a plan the active members take over absent chunks.
     (taken,) = records_of(
         play({"overhead_s": 8.0}, faults=faults[:1], stop={"rounds": 20}), "GroupReturned"
@@ -466,25 +364,6 @@ def test_long_sketches_of_dissimilar_members_fence_no_member():
     assert [row["curvature_from"] for row in result.rows[8:12]] == ["nystrom 1"] * 4
 
 
-def test_a_job_whose_members_are_lost_in_loading_ends_with_its_time():
-    faults = [{"round": 0, "lose": 6, "how": "kill", "phase": "load"}]
-    made = record(faults=faults, stop={"rounds": 10, "seconds": 7})
-    result = simulate(made, points(), options=options_from_section({}), check_every_event=True)
-    (ended,) = records_of(result, "JobEnded")
-    assert ended["state"] == "failed"
-    assert ended["t"] == pytest.approx(7.0, abs=0.2)
-    assert "stop.seconds: 7 s are over" in ended["reason"]
-    (waiting,) = records_of(result, "Waiting")
-    assert (waiting["what"], waiting["have"], waiting["need"]) == ("members", 0, 1)
-
-
-def test_a_long_round_ends_soon_after_the_time_of_the_job():
-    result = play({"compute_s": 0.3}, stop={"rounds": 10, "seconds": 100})
-    (ended,) = records_of(result, "JobEnded")
-    assert (ended["state"], ended["reason"]) == ("done", "100 seconds")
-    assert ended["t"] <= 102.2
-
-
 def test_newcomers_that_compile_their_kernels_hold_up_no_round():
     taken = {"at": 9.0, "lose": 2, "how": "kill", "away": 0.5}
     world = {"warm_up_s": 8.0, "compute_s": 2e-3, "start_s": 0.1, "trace": [taken]}
@@ -500,7 +379,6 @@ def test_newcomers_that_compile_their_kernels_hold_up_no_round():
     assert max(b - a for a, b in itertools.pairwise(ends)) < 1.0
 
 
-EARLY = [{"round": 1, "lose": 3}, {"round": 3, "return": 3}]
 OFTEN = [
     f for k in range(3, 120, 5) for f in ({"round": k, "lose": 3}, {"round": k + 2, "return": 3})
 ]
@@ -510,7 +388,6 @@ OFTEN = [
     "faults",
     [
         pytest.param([], id="none"),
-        pytest.param(EARLY, id="early"),
         pytest.param(OFTEN, id="often", marks=pytest.mark.slow),
     ],
 )

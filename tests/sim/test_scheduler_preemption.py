@@ -5,11 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy as np
-import pytest
-
-from elasticml.errors import ConfigError
-from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult
 from tests.sim.small_jobs import column, play, records_of
 
@@ -60,21 +55,6 @@ def test_a_retired_worker_is_emptied_at_once_and_a_notice_of_that_grace_is_put_o
     assert records_of(retired, "MemberLost")[0]["t"] < 4.0 + 0.1 * strict["grace"]
 
 
-def test_no_round_is_lost_and_the_optimum_is_the_same():
-    result, calm = preempted(), play(SLOW, **ROUNDS)
-    assert [r["idle"] for r in records_of(result, "RoundEnded")] == [False] * 45
-    np.testing.assert_allclose(result.arrays["coef"], calm.arrays["coef"], atol=1e-6)
-
-
-def test_container_returns_when_the_other_queue_is_done_and_gets_chunks():
-    result = preempted()
-    (lost,) = records_of(result, "MemberLost")
-    back = records_of(result, "MemberActive")[-1]
-    assert back["t"] >= lost["t"] + 3.0
-    assert back["examples"] > 0
-    assert column(result, "members")[-1] == 6
-
-
 def test_late_exit_status_is_reported():
     result = preempted(negotiable=False, grace=0.01)
     (lost,) = records_of(result, "MemberLost")
@@ -100,17 +80,3 @@ def test_the_mark_of_a_member_that_died_is_lifted_when_it_expires():
     (lost,) = [r for r in records_of(result, "MemberLost") if r["member"] == "0.1"]
     lifted = [r["member"] for r in records_of(result, "ReclaimLifted") if r["t"] > lost["t"]]
     assert lifted == [None]
-
-
-@pytest.mark.parametrize(
-    ("entry", "named"),
-    [
-        ({"at": 1, "reclaim": 0}, "reclaim"),
-        ({"at": 1, "reclaim": [-1]}, "reclaim"),
-        ({"at": 1, "reclaim": 1, "negotiable": "yes"}, "negotiable"),
-        ({"at": 1, "reclaim": 1, "how": "kill"}, "how"),
-    ],
-)
-def test_contradictory_entries_are_named(entry, named):
-    with pytest.raises(ConfigError, match=rf"simulate\.trace\[0\]\.{named}"):
-        options_from_section({"trace": [entry]})

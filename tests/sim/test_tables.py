@@ -14,7 +14,7 @@ import pytest
 import elasticml as em
 from elasticml.jobs.follow import follow
 from elasticml.jobs.simulated_job import SimulatedJob
-from tests.flights import check_identical, onnx_inputs, scikit_learns, small_flights
+from tests.flights import check_identical, scikit_learns, small_flights
 
 FAULTS: list[dict[str, Any]] = [
     {"round": 2, "lose": 1, "how": "kill"},
@@ -60,7 +60,7 @@ def test_csv_and_parquet_give_one_model_which_is_as_good_as_scikit_learns(folder
     rows = labelled(small_flights())
     shares = [model.predict_proba(rows) for model in models]
     np.testing.assert_allclose(shares[0], shares[1], atol=1e-4)
-    pipeline = scikit_learns(rows, L2, "mean")
+    pipeline = scikit_learns(rows, L2)
     score = models[0].score(rows)
     assert score > 0.85
     assert score == pytest.approx(pipeline.score(rows.drop(columns="late"), rows["late"]), abs=1e-3)
@@ -80,21 +80,3 @@ def test_another_process_predicts_the_same_from_every_form_of_the_table(folder: 
     subprocess.run([sys.executable, "-m", "elasticml", *arguments], check=True, timeout=120)
     predicted = model.predict(small_flights())
     assert pd.read_parquet(out)["prediction"].tolist() == predicted.tolist()
-
-
-def test_a_pipeline_of_scikit_learn_has_the_same_probabilities(folder: Path) -> None:
-    model: Any = em.load_model(folder / "csv")
-    rows = small_flights()
-    theirs = model.to_sklearn().predict_proba(rows.drop(columns="late"))
-    np.testing.assert_allclose(theirs, model.predict_proba(rows), rtol=0, atol=1e-10)
-
-
-def test_an_onnx_model_has_the_same_probabilities(folder: Path) -> None:
-    pytest.importorskip("onnx")
-    runtime = pytest.importorskip("onnxruntime")
-    model: Any = em.load_model(folder / "csv")
-    rows = small_flights()
-    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
-    label, shares = session.run(None, onnx_inputs(rows, session))
-    np.testing.assert_allclose(shares, model.predict_proba(rows), rtol=0, atol=1e-10)
-    assert label.tolist() == model.predict(rows).tolist()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.special import log_softmax
-from sklearn.metrics import mean_tweedie_deviance
 
 import elasticml as em
 from elasticml.data.readers.arrays import from_arrays
@@ -111,8 +110,7 @@ def test_a_score_is_withheld_while_validation_rows_are_absent():
     assert result.summary["validation"]["withheld"] >= 5
 
 
-@pytest.mark.parametrize("how", ["kill", "notice"])
-@pytest.mark.parametrize("algorithm", ["batch_gradient", "cocoa"])
+@pytest.mark.parametrize(("algorithm", "how"), [("batch_gradient", "kill"), ("cocoa", "notice")])
 def test_reloaded_and_moved_validation_rows_are_the_same(algorithm: str, how: str):
     cocoa = {"name": "cocoa", "l2": 1e-3, "loss": "logistic"}
     section = ALGORITHM if algorithm == "batch_gradient" else cocoa
@@ -169,23 +167,6 @@ def test_a_cancelled_job_returns_the_best_model():
     assert result.summary["objective"] == column(result, "objective")[kept["round"]]
 
 
-@pytest.mark.parametrize("loss", ["poisson", "gamma"])
-def test_models_with_the_link_log_are_scored_by_their_means(loss: str):
-    rng = np.random.default_rng(3)
-    targets = rng.poisson(np.exp(0.3 * X[:, 0])) + 1.0
-    source = with_scored_rows(from_arrays(X, targets), share=0.3, seed=0, validation=None)
-    metric = f"neg_mean_{loss}_deviance"
-    section = {"name": "batch_gradient", "loss": loss, "intercept": True, "l2": 1e-2}
-    made = record(algorithm=section, absent="reload", validate={**RULES, "metric": [metric]})
-    result = simulate(made, source)
-    assert result.error is None
-    x, y = held_rows(source)
-    z = x @ result.arrays["coef"].ravel() + float(result.arrays["intercept"][0])
-    power = 1 if loss == "poisson" else 2
-    expected = -mean_tweedie_deviance(y, np.exp(z), power=power)
-    assert result.rows[-1][f"validation_{metric}"] == pytest.approx(expected, rel=1e-9)
-
-
 #: Steps that never end: the last model is one of many, and not the best.
 ASYNC = {"name": "async_sgd", "problem": "linear", "batch": 8, "rate": 0.3, "report_every": 0.01}
 
@@ -212,14 +193,6 @@ def test_members_without_barriers_score_the_mean_of_each_report():
     assert neg_log_loss(result.arrays, SHARE) == pytest.approx(kept["score"], rel=1e-9)
     # Validation rows are not trained on.
     assert result.summary["examples"] == N - kept["rows"]
-
-
-def test_an_asynchronous_job_that_ends_by_itself_returns_its_best_model():
-    result = play_async(stop={"rounds": 12}, validate=RULES)
-    scores = [s for s in column(result, "validation_neg_log_loss") if s is not None]
-    kept = result.summary["validation"]
-    assert kept["score"] >= max(scores) > min(scores)
-    assert neg_log_loss(result.arrays, SHARE) == pytest.approx(kept["score"], rel=1e-9)
 
 
 def by_columns(loss: str, *, weighted: bool) -> Any:
@@ -259,28 +232,6 @@ def test_members_that_own_columns_score_whole_rows_together(loss: str, weighted:
     assert kept["score"] == max(s for s in scores if s is not None)
     assert kept["score"] == pytest.approx(score(result.arrays), rel=1e-9)
     assert kept["rows"] == held_out_rows(2, 0, 160, 0.3).sum()
-
-
-def test_a_score_is_withheld_while_columns_are_absent():
-    x = RNG.normal(size=(50, 30))
-    other = from_arrays(x, x[:, 0], by="columns")
-    train = from_arrays(RNG.normal(size=(60, 30)), RNG.normal(size=60), by="columns")
-    source = with_scored_rows(train, share=None, seed=0, validation=other)
-    made = record(
-        algorithm={"name": "primal_cocoa", "l1": 1e-4, "tolerance": 0.0, "gather": False},
-        absent="freeze",
-        stop={"rounds": 14},
-        evaluate=None,
-        validate={**RULES, "metric": ["neg_mean_squared_error"]},
-        faults=[{"round": 4, "lose": 2, "phase": "compute"}, {"round": 9, "return": 2}],
-    )
-    result = simulate(made, source, check_every_event=True)
-    assert result.error is None
-    rows = column(result, "validation_rows")
-    assert set(rows[1:4]) == {50} == {rows[-1]}
-    assert set(rows[5:9]) == {0}
-    error = x[:, 0] - x @ result.arrays["coef"].ravel() - float(result.arrays["intercept"][0])
-    assert result.summary["validation"]["score"] == pytest.approx(-float(np.mean(error**2)))
 
 
 def test_validation_data_by_columns_need_the_features_of_the_training_data():

@@ -21,7 +21,7 @@ from elasticml.sim.simulation import Simulation
 from elasticml.sim.virtual_links import SendBuffer
 from elasticml.sim.virtual_loop import VirtualHandle, VirtualLoop
 from elasticml.sim.virtual_process import VirtualProcess, VirtualRunner
-from tests.sim.small_jobs import points, record, trace
+from tests.sim.small_jobs import points, record, records_of
 
 FAULTS = [
     {"round": 8, "lose": [3], "phase": "compute"},
@@ -32,7 +32,6 @@ ASYNC = {"name": "tests.async_toy:ALGORITHM", "report_every": 0.25}
 TAKEN = [{"at": 0.6, "lose": 2, "away": 0.3}, {"at": 1.0, "lose": 1, "how": "pause", "away": 0.1}]
 #: Changes of the record, and the world.
 JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "batch": ({"faults": FAULTS}, {"jitter": 0.3, "start_s": 0.01}),
     "cocoa": (
         {"faults": FAULTS, "absent": "auto", "algorithm": {"name": "cocoa", "l2": 1e-2}},
         {"jitter": 0.3, "start_s": 0.01},
@@ -159,7 +158,8 @@ def test_a_partial_that_is_cut_by_a_kill_is_no_partial(monkeypatch, where):
         pass
     result = simulation.result()
     assert (result.state, result.error) == ("done", None)
-    assert any("lost 3.1 (closed)" in line for line in trace(result))
+    lost = [(r["member"], r["reason"]) for r in records_of(result, "MemberLost")]
+    assert lost == [("3.1", "closed")]
     assert {row["absent_examples"] for row in result.rows} == {0, 40}
 
 

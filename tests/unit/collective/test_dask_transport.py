@@ -110,17 +110,6 @@ async def test_silent_server_times_out(monkeypatch):
         silent.close()
 
 
-async def test_one_transport_per_server_until_it_is_closed():
-    async with servers() as there:
-        first = transport_of(there.scheduler)
-        assert transport_of(there.scheduler) is first
-        assert transport_of(there.workers[0]) is not first
-        first.close()
-        assert transport_of(there.scheduler) is not first
-        with pytest.raises(LinkClosedError):
-            await first.connect(there.workers[0].address, {})
-
-
 @pytest.mark.parametrize("choice", ["stream", "comm"])
 @pytest.mark.parametrize(
     ("host", "pieces"), [("127.0.0.1", None), ("127.0.0.2", PIECE_BYTES)], ids=["same", "other"]
@@ -164,16 +153,3 @@ async def test_sharing_ends_only_when_the_peers_memory_cannot_be_read_at_all(is_
         with pytest.raises(LinkClosedError, match="wanted user"):
             await far.receive(fresh)
         assert (pools[1].closed_because == "") == is_probe_there
-
-
-async def test_link_that_breaks_while_opening_lends_no_vectors(monkeypatch):
-    async def break_off(link, frame) -> None:
-        raise LinkClosedError("the peer is gone")
-
-    async with servers() as there:
-        transport_of(there.scheduler).listen(lambda link: asyncio.sleep(0))
-        monkeypatch.setattr(SocketLink, "send", break_off)
-        transport = transport_of(there.workers[0])
-        with pytest.raises(LinkClosedError, match="the peer is gone"):
-            await transport.connect(there.scheduler.address, {"job": "j"})
-        assert transport.lendable(8 * 47_028) is None

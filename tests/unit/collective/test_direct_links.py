@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import socket
 import weakref
 
 import numpy as np
@@ -100,17 +98,6 @@ async def test_nothing_of_a_peer_is_left_when_its_link_has_closed(line, who):
         gc.enable()
 
 
-async def test_frame_is_in_the_kernel_when_post_returns():
-    near, far = socket_line()
-    there = ServedPeer(near)
-    await asyncio.sleep(0)
-    there.peer.send(framed(1))
-    assert far._socket.recv(4, socket.MSG_PEEK) == b"emlc"
-    assert there.peer.is_idle
-    there.peer.close()
-    far.close()
-
-
 async def test_frames_beyond_the_kernels_buffer_follow_in_order():
     near, far = socket_line()
     here, there = ServedPeer(near), ServedPeer(far, wanted=6)
@@ -125,19 +112,6 @@ async def test_frames_beyond_the_kernels_buffer_follow_in_order():
     there.peer.close()
 
 
-async def test_frames_read_ahead_by_receive_are_served():
-    near, far = socket_line()
-    for exchange in range(3):
-        await near.send(framed(exchange))
-    assert (await far.receive(fresh)).exchange == 0
-    there = ServedPeer(far, wanted=2)
-    await there.complete.wait()
-    assert there.frames == [(1, 0), (2, 0)]
-    near.close()
-    await there.running
-    assert there.reasons == ["closed"]
-
-
 async def test_frame_read_ahead_is_received_although_the_other_end_has_closed():
     near, far = socket_line()
     for k in range(2):
@@ -149,21 +123,6 @@ async def test_frame_read_ahead_is_received_although_the_other_end_has_closed():
     assert (await far.receive(fresh)).prefix == {"n": 1}
     with pytest.raises(LinkClosedError):
         await far.receive(fresh)
-
-
-async def test_fault_of_a_handler_propagates_from_serve_and_closes_the_link():
-    near, far = socket_line()
-
-    def refuse(frame: Frame) -> None:
-        raise OSError("a fault of the handler, not of the link")
-
-    serving = asyncio.create_task(far.serve(fresh, refuse))
-    await near.send(framed(1))
-    with pytest.raises(OSError, match="not of the link"):
-        await serving
-    assert far.closed.is_set()
-    with pytest.raises(LinkClosedError):
-        await near.receive(fresh)
 
 
 async def test_no_frame_is_handled_after_the_handler_has_closed_the_link():
@@ -225,37 +184,5 @@ async def test_vectors_in_slots_are_lent_and_returned_without_a_task():
     there.peer.send(framed(7))
     await here.complete.wait()
     assert pool.take(2**16).ctypes.data == place
-    here.peer.close()
-    there.peer.close()
-
-
-async def test_loans_returned_through_a_full_link_precede_the_frame_they_came_with():
-    (near, far), (pool, _) = shared_line()
-    there = ServedPeer(far)
-    await asyncio.sleep(0)
-    await near.send(in_slot(pool, 1, 2**16))
-    await there.complete.wait()
-    # The kernel's buffer of the return path is full, to the last byte.
-    filler = os.dup(far._inner._socket.fileno())
-    n_filled = 0
-    try:
-        while True:
-            n_filled += os.write(filler, bytes(4096))
-    except BlockingIOError:
-        pass
-    try:
-        while True:
-            n_filled += os.write(filler, b"\0")
-    except BlockingIOError:
-        os.close(filler)
-    there.peer.send(framed(7))
-    there.peer.send(framed(8))
-    assert not there.peer.is_idle
-    while n_filled:
-        n_filled -= len(near._inner._socket.recv(min(n_filled, 2**16)))
-    here = ServedPeer(near, wanted=2)
-    await here.complete.wait()
-    assert here.frames == [(7, 0), (8, 0)]
-    assert not near._lent
     here.peer.close()
     there.peer.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import sys
 import time
 
 import pytest
@@ -34,20 +33,6 @@ def test_sleeps_are_never_too_short_and_leave_no_timer(seconds: float) -> None:
     before = timers()
     asyncio.run(several())
     assert timers() == before
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="timers that are files are Linux's")
-def test_a_cancelled_sleep_leaves_no_timer() -> None:
-    async def cancelled() -> None:
-        before = timers()
-        pause = asyncio.ensure_future(precise_sleep(FINE_S_MAX))
-        await asyncio.sleep(0)
-        assert timers() == before + 1
-        pause.cancel()
-        await asyncio.gather(pause, return_exceptions=True)
-        assert (pause.cancelled(), timers()) == (True, before)
-
-    asyncio.run(cancelled())
 
 
 def test_without_a_free_descriptor_the_loop_sleeps() -> None:

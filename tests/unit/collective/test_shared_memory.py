@@ -50,14 +50,6 @@ def test_dropped_vector_is_overwritten_and_a_held_one_is_not():
     assert address(pool.take(NBYTES)) == place
 
 
-def test_vector_that_is_only_part_of_a_slot_is_not_shared():
-    pool = make_pool()
-    vector = pool.take(NBYTES)
-    assert pool.lease_of(memoryview(vector[:10])) is None
-    assert pool.lease_of(memoryview(np.zeros(N))) is None
-    assert pool.lease_of(None) is None
-
-
 def test_vector_announced_for_one_exchange_is_not_announced_for_another():
     pool = make_pool()
     vector = pool.take(NBYTES)
@@ -119,58 +111,6 @@ def test_memory_is_freed_with_the_last_link():
     assert pool.take(NBYTES) is None
     del held
     assert not os.path.exists(f"/proc/self/fd/{place.fd}")
-
-
-def test_short_vectors_and_closed_pools_have_no_slots():
-    assert make_pool(bytes_min=NBYTES + 1).take(NBYTES) is None
-    pool = make_pool()
-    pool.close()
-    assert pool.take(NBYTES) is None
-    with pytest.raises(NoSharedMemoryError, match="no longer shares memory"):
-        pool.offer()
-
-
-class CallsOnLength:
-    """Calls a function when its length is asked for, as the garbage collector may at any time."""
-
-    def __init__(self, length: int, happen) -> None:
-        self._length, self._happen = length, [happen]
-
-    def __len__(self) -> int:
-        while self._happen:
-            self._happen.pop()()
-        return self._length
-
-
-def test_vector_dropped_while_a_slot_is_created_frees_its_memory():
-    pool = make_pool()
-    held = [pool.take(NBYTES), pool.take(NBYTES)]
-    slots = [pool.lease_of(memoryview(array)).slot for array in held]
-
-    def drop() -> None:
-        pool.link_closed()
-        held.pop()
-
-    slots[0].memory = CallsOnLength(NBYTES, drop)
-    assert pool.take(NBYTES) is not None
-    assert not os.path.exists(f"/proc/self/fd/{slots[1].fd}")
-
-
-def test_vector_dropped_while_the_pool_closes_is_closed_once(monkeypatch):
-    pool = make_pool()
-    held = [pool.take(NBYTES)]
-    fd = announced(pool, held[0]).fd
-    pool.link_closed()
-    close, closed = os.close, []
-
-    def watched(number: int) -> None:
-        close(number)
-        closed.append(number)
-        held.clear()
-
-    monkeypatch.setattr(os, "close", watched)
-    pool.close()
-    assert closed == [fd]
 
 
 def test_slots_are_unnamed_files_of_this_user_alone():

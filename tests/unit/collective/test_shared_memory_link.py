@@ -29,13 +29,6 @@ async def test_vector_is_read_without_a_copy():
     assert arrived[5] == 8.0
 
 
-async def test_array_outside_slots_goes_through_the_link():
-    there = await line()
-    arrived = await send(there, "ab", np.ones(N))
-    assert not is_lent(arrived)
-    assert arrived.sum() == N
-
-
 async def test_slot_is_free_when_the_readers_last_view_is_gone():
     there = await line()
     vector = filled(there, "a", 1.0)
@@ -49,20 +42,6 @@ async def test_slot_is_free_when_the_readers_last_view_is_gone():
     del view
     await return_loans(there, "ab")
     assert filled(there, "a", 3.0).ctypes.data == place
-
-
-async def test_one_vector_has_many_readers():
-    there = await line()
-    vector = filled(there, "b", 4.0)
-    place = vector.ctypes.data
-    up, down = await send(there, "ba", vector), await send(there, "bc", vector)
-    del vector
-    assert is_lent(up)
-    assert is_lent(down)
-    del up
-    await return_loans(there, "ba")
-    assert filled(there, "b", 5.0).ctypes.data != place
-    assert np.all(down == 4.0)
 
 
 async def test_borrowed_vector_is_forwarded_without_a_copy_and_held_until_the_last_reader_is_done():
@@ -81,34 +60,6 @@ async def test_borrowed_vector_is_forwarded_without_a_copy_and_held_until_the_la
     await return_loans(there, "bc")
     await return_loans(there, "ab")
     assert filled(there, "a", 0.0).ctypes.data == place
-
-
-@pytest.mark.parametrize("closer", ["ab", "ba"])
-async def test_vector_that_a_vanished_reader_held_is_not_overwritten(closer):
-    there = await line()
-    vector = filled(there, "a", 1.0)
-    arrived = await send(there, "ab", vector)
-    there.ends[closer].close()
-    if closer == "ba":
-        with pytest.raises(LinkClosedError):
-            await there.ends["ab"].receive(fresh)
-    del vector
-    others = [filled(there, "a", 2.0) for _ in range(4)]
-    assert len(others) == 4
-    assert np.all(arrived == 1.0)
-
-
-async def test_owner_learns_of_a_vanished_indirect_reader():
-    there = await line()
-    vector = filled(there, "a", 1.0)
-    middle = await send(there, "ab", vector)
-    last = await send(there, "bc", middle)
-    there.ends["bc"].close()
-    del vector, middle
-    await return_loans(there, "ab")
-    others = [filled(there, "a", 2.0) for _ in range(4)]
-    assert len(others) == 4
-    assert np.all(last == 1.0)
 
 
 async def test_vectors_beyond_the_limit_of_loans_go_through_the_link():
@@ -184,14 +135,6 @@ async def test_borrowed_vector_is_copied_once_its_owners_link_is_closed():
     last = await send(there, "bc", middle)
     assert not is_lent(last)
     assert np.all(last == 6.0)
-
-
-async def test_unopened_vector_of_a_killed_process_is_a_closed_link():
-    there = await line()
-    await there.ends["ab"].send(framed(filled(there, "a", 1.0)))
-    there.network["a"].close()
-    with pytest.raises(LinkClosedError):
-        await there.ends["ba"].receive(fresh)
 
 
 async def test_loan_returned_twice_is_refused():

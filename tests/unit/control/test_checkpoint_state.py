@@ -8,22 +8,12 @@ from typing import Any
 import pytest
 
 from elasticml.control.checkpoint_state import (
-    progress_entry,
-    progress_of,
     remaining_faults,
-    restore,
-    snapshot,
 )
-from elasticml.control.driver import Driver
-from elasticml.control.driver_settings import DriverSettings
-from elasticml.control.policy import Progress
-from elasticml.ids import Generation
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.policies.tune_local_work import TuneLocalWork
-from elasticml.protocol.events import Arrived
 from elasticml.specification.sections import Fault
-from elasticml.story.history import HistoryRow
 from tests.policy_world import PolicyWorld
 
 
@@ -33,25 +23,6 @@ def through_json(value):
 
 def policies():
     return [ScaleInAtKnee(revert=True), GapPerContainerSecond(), TuneLocalWork()]
-
-
-def test_a_restored_machine_has_the_old_ones_state():
-    old = Driver(DriverSettings(), policies())
-    old.state.round, old.state.last_exchange, old.state.ledger.next_group = 17, 40, 3
-    old.state.generation, old.state.last_order = Generation(9), 5
-    old.state.membership.admit(Arrived(arrival=0, address="a", host="h", pid=1, threads=1), 0.0)
-    old.policy_engine.tuned["local_epochs"] = 2.0
-    old.rounds.last_row = HistoryRow({"next_gap": 0.25, "objective": 1.5})
-    progress = [Progress(round=16, seconds=2.5, members=1, objective=1.5, gap=0.25)]
-    new = Driver(DriverSettings(), policies())
-    values = [progress_of(through_json(progress_entry(p))) for p in progress]
-    restore(new, through_json(snapshot(old)), values)
-    assert snapshot(new) == snapshot(old)
-    assert list(new.history.progress) == progress
-    record = new.state.membership.admit(
-        Arrived(arrival=0, address="a", host="h", pid=2, threads=1), 0.0
-    )
-    assert str(record.id) == "0.2"
 
 
 def worse_with_fewer(members: int, gap: float, tuned: dict[str, Any]) -> float:

@@ -10,7 +10,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.knee import ScaleInAtKnee
-from elasticml.protocol.events import Arrived, MembersRefused
+from elasticml.protocol.events import Arrived
 from elasticml.protocol.notices import ContainerMarked
 from tests.sim.small_jobs import begun
 
@@ -47,17 +47,6 @@ def test_a_policy_that_scales_out_begins_with_the_members_of_the_start():
     scaling = Driver(settings, [GapPerContainerSecond(objective="seconds")])
     assert desired_members(scaling.state) == 2
     assert desired_members(Driver(settings, [ScaleInAtKnee()]).state) == 8
-
-
-def test_members_that_policies_request_are_wanted_until_they_are_refused():
-    says = {"name": "tests.sim.says:Says", "what": {"request 2": 1}}
-    members = {"start": 3, "min": 1, "max": 5}
-    simulation, driver = begun(exchange=3, members=members, policies=[says])
-    state = driver.state
-    assert (required_members(state), desired_members(state), state.requested) == (5, 5, 2)
-    driver.handle(MembersRefused(count=2, reason="full"), 9.0)
-    assert (required_members(state), state.requested) == (3, 0)
-    simulation.close()
 
 
 def test_members_that_leave_are_closed_first_then_those_with_the_fewest_bytes():

@@ -63,16 +63,6 @@ def test_a_block_belongs_to_its_reader_and_another_one_that_read_it_holds_a_copy
     assert (ledger.total_rows, merge.survey) == (20, False)
 
 
-def test_blocks_of_a_lost_reader_are_read_by_another() -> None:
-    driver, commands = reading(3)
-    assert orders(commands) == {A: (0, 2), B: (1,)}
-    driver.handle(read(A, 0), 0.0)
-    assert orders(driver.handle(ev.Lost(member=A, reason="closed"), 0.0)) == {B: (2,)}
-    # What the lost member has sent before does not count.
-    assert driver.handle(read(A, 2), 0.0) == []
-    assert 2 in driver.loading.pending
-
-
 def test_a_survey_that_asks_for_another_one_is_repeated_before_blocks_are_read() -> None:
     driver, _ = reading(1, needs_survey=True)
     (merge,) = driver.handle(read(A, 0), 0.0)
@@ -101,16 +91,6 @@ def test_the_first_round_waits_for_owners_that_compile_their_kernels() -> None:
     driver.handle(arrival(2), 0.0)  # a newcomer without chunks is not waited for
     assert not starts(driver.handle(ev.Ready(member=A), 0.0))
     assert starts(driver.handle(ev.Ready(member=B), 0.0))
-
-
-def test_chunks_of_a_lost_owner_are_read_again_before_the_first_round() -> None:
-    driver, _ = dealing(warms_up=True)
-    chunk = ChunkId("s", 1, 0)
-    driver.handle(ev.Ready(member=A), 0.0)
-    lost = ev.Lost(member=B, reason="closed")
-    assert orders(driver.handle(lost, 0.0), LoadChunks) == {A: (chunk,)}
-    loaded = ev.ChunksLoaded(member=A, chunks=(chunk,), nbytes=1)
-    assert starts(driver.handle(loaded, 0.0))
 
 
 def test_chunks_that_do_not_arrive_stay_with_their_readers_and_the_first_round_begins() -> None:

@@ -103,11 +103,6 @@ def test_it_reports_its_progress():
     ]
 
 
-def test_a_drivers_event_at_a_member_is_a_protocol_error():
-    with pytest.raises(LocalProtocolError, match="cannot handle Ticked"):
-        placed().handle(ev.Ticked(), 0.0)
-
-
 # --- links ------------------------------------------------------------------------------------
 
 
@@ -125,12 +120,6 @@ def test_the_driver_s_child_reports_to_it_and_needs_no_link():
     assert report == fx.Report(event=attached)
 
 
-def test_parent_is_notified_of_its_child_when_the_link_is_open():
-    linked = ev.PeerLinked(peer=PARENT, generation=Generation(1))
-    attached = ev.Attached(child=ME, generation=Generation(1), has_model=ExchangeId(0))
-    assert placed().handle(linked, 0.0) == [fx.Tell(to=PARENT, event=attached)]
-
-
 def test_unreachable_parent_is_retried_and_then_reported():
     member, failed = placed(), fx.ConnectFailed(peer=PARENT)
     down = ev.LinkDown(cause="1.1", member=ME, peer=PARENT)
@@ -138,51 +127,6 @@ def test_unreachable_parent_is_retried_and_then_reported():
     assert [type(command) for (command,) in answers[:-1]] == [Attach] * (RECONNECTS_MAX - 1)
     assert answers[-1] == [fx.Report(event=down)]
     assert member.handle(fx.ParentLost(peer=PARENT), 0.0) == [fx.Report(event=down)]
-
-
-def test_link_to_a_former_parent_is_no_link_to_the_parent():
-    member = placed()
-    assert member.handle(ev.PeerLinked(peer=CHILD, generation=Generation(1)), 0.0) == []
-    member.handle(model(1, generation=1), 0.0)
-    assert member.handle(ev.Computed(exchange=ExchangeId(1)), 0.0) == []
-
-
-def test_second_copy_of_a_model_is_not_accepted():
-    member = placed()
-    assert member.takes_model(ExchangeId(1))
-    member.handle(model(1, generation=1), 0.0)
-    member.handle(model(2, generation=2), 0.0)  # held
-    taken = [member.takes_model(ExchangeId(exchange)) for exchange in (1, 2, 3)]
-    assert taken == [False, False, True]
-
-
-# --- anchors ----------------------------------------------------------------------------------
-
-
-def anchor(sender: MemberId | None) -> cmd.SendAnchor:
-    return cmd.SendAnchor(member=ME, exchange=ExchangeId(1), sender=sender)
-
-
-def test_anchors_are_sent_as_long_as_they_are_kept():
-    member = placed([CHILD])
-    lost = ev.AnchorArrived(member=ME, exchange=ExchangeId(1), sender=None, handle=None)
-    assert member.handle(anchor(None), 0.0) == [fx.Report(event=lost)]
-    for event in (
-        model(1, generation=1),
-        ev.Computed(exchange=ExchangeId(1)),
-        ev.PeerLinked(peer=PARENT, generation=Generation(1)),
-        ev.PartialArrived(
-            exchange=ExchangeId(1),
-            sender=CHILD,
-            contributors=Mask(CHILD.bit),
-            order="3",
-            handle=7,
-        ),
-    ):
-        member.handle(event, 0.0)
-    own = fx.SendKept(exchange=ExchangeId(1), sender=None, handle=None)
-    childs = fx.SendKept(exchange=ExchangeId(1), sender=CHILD, handle=7)
-    assert [member.handle(anchor(who), 0.0) for who in (None, CHILD)] == [[own], [childs]]
 
 
 # --- chunks -----------------------------------------------------------------------------------
@@ -194,10 +138,6 @@ A, B, C = (ChunkId("s", 0, k) for k in range(3))
 def came(order: int, *chunks: ChunkId, states: bool = True, **more) -> fx.ChunksArrived:
     known = frozenset(chunks) if states else frozenset()
     return fx.ChunksArrived(source=GIVER, order=order, chunks=chunks, states=known, **more)
-
-
-def own(*chunks: ChunkId) -> cmd.Own:
-    return cmd.Own(member=ME, generation=Generation(1), chunks=chunks)
 
 
 def test_copies_without_room_are_given_up_and_moves_without_room_end_the_job():
@@ -218,12 +158,6 @@ def test_a_move_that_breaks_the_protocol_stays_with_its_giver_and_copies_go_on()
     report, sending = member.handle(failed, 0.0)
     assert isinstance(report.event, ev.MoveFailed)
     assert isinstance(sending, fx.SendCopy)
-
-
-def test_drop_is_performed_before_it_is_reported():
-    drop = cmd.DropChunks(member=ME, chunks=(A,))
-    dropped = ev.ChunksDropped(member=ME, chunks=(A,))
-    assert Member(ME, {A}).handle(drop, 0.0) == [drop, fx.Report(event=dropped)]
 
 
 def test_driver_is_notified_once_that_chunks_are_on_disk():
@@ -247,40 +181,3 @@ def copies(order: int, n: int, target: MemberId = GIVER) -> cmd.CopyChunks:
         order=order,
         bytes_per_s=RATE,
     )
-
-
-# --- asynchronous jobs ------------------------------------------------------------------------
-
-
-def peers(*came: MemberId, begun: bool = True) -> cmd.Peers:
-    return cmd.Peers(member=ME, came=came, addresses=("w",) * len(came), begun=begun)
-
-
-def test_newcomer_with_chunks_and_peers_requests_a_state_once():
-    member = Member(ME, {A})
-    orders = [peers(ME), peers(CHILD), own(A), peers(GIVER)]
-    requests = [fx.AskPeers() in member.handle(order, 0.0) for order in orders]
-    assert requests == [False, False, True, False]
-
-
-def test_members_with_a_state_or_from_the_start_request_none():
-    member = Member(ME, {A})
-    for order in (own(A), peers(CHILD, begun=False)):
-        assert member.handle(order, 0.0) == [order]
-    assert member.handle(fx.StateLacking(), 0.0) == [fx.AskPeers()]
-    other = Member(ME, {A})
-    for event in (own(A), fx.StateBegun(), peers(CHILD)):
-        assert fx.AskPeers() not in other.handle(event, 0.0)
-    assert other.handle(fx.StateLacking(), 0.0) == []
-
-
-def test_a_whole_list_of_peers_replaces_the_former_one():
-    member = Member(ME)
-    member.handle(peers(CHILD, GIVER), 0.0)
-    member.handle(replace(peers(ME), gone=(CHILD,)), 0.0)
-    assert member.peers.keys() == {ME, GIVER}
-    member.handle(replace(peers(CHILD), is_full=True), 0.0)
-    assert member.peers.keys() == {CHILD}
-
-
-# --- notices ----------------------------------------------------------------------------------

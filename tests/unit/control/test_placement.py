@@ -94,29 +94,6 @@ def test_newcomers_get_a_fair_share_and_no_giver_falls_below_its_own(shares, n_n
     assert sum(rows_of.values()) == sum(map(sum, shares))
 
 
-@pytest.mark.parametrize(("lost", "blocks_max"), [(1, 6), (2, 8)])
-def test_lost_newcomers_of_contiguous_jobs_leave_few_blocks_to_be_read_again(lost, blocks_max):
-    """Of random chunks, they would leave all 16 blocks to each of the others."""
-    made = [
-        ChunkInfo(id=ChunkId("s", block, k), rows=10, nbytes=1)
-        for block in range(16)
-        for k in range(15)
-    ]
-    present = list(members(4))
-    owner = contiguous(made, present)
-    for incarnation in range(2, 8):
-        gone, present = present[:lost], present[lost:]
-        absent = [c for c in made if owner[c.id] in gone]
-        owner |= contiguous(absent, present)
-        assert len({(owner[c.id], c.id.block) for c in absent}) <= blocks_max
-        owned = {m: [c for c in made if owner[c.id] == m] for m in present}
-        new = [MemberId(m.slot, incarnation) for m in gone]
-        owner |= to_newcomers(owned, new, is_contiguous=True)
-        present += new
-        rows = Counter(owner.values())
-        assert max(rows.values()) - min(rows.values()) <= 2
-
-
 def test_chunks_that_fit_a_notice_have_the_most_examples_for_their_bytes():
     small, dense, large = (
         ChunkInfo(id=ChunkId("s", 0, k), rows=rows, nbytes=nbytes)
@@ -148,17 +125,6 @@ def test_partitions_are_random_and_assigned_whole():
     apart = scattered(made, members(8), 3)
     joined = scattered(made, members(4), 3, partitions=8)
     assert joined == {c: members(4)[m.slot // 2] for c, m in apart.items()}
-
-
-def test_newcomers_get_what_they_hold_first_and_the_rest_at_random():
-    a, new = members(2)
-    made = chunks([1] * 8)
-    held = {made[2].id, made[5].id}
-    moves = to_newcomers({a: made}, [new], (7,), {new: held})
-    assert len(moves) == 4
-    assert held <= moves.keys()
-    drawn = {frozenset(to_newcomers({a: made}, [new], (seed,))) for seed in range(20)}
-    assert len(drawn) > 10
 
 
 def scanned(owned, newcomers, keys, held):

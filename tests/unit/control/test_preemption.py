@@ -12,7 +12,7 @@ from elasticml.control.membership import MemberRecord
 from elasticml.control.preemption import loss_bytes
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Command, Dismiss, Record, ReleaseContainers
+from elasticml.protocol.commands import Command, Record, ReleaseContainers
 from elasticml.protocol.notices import (
     ContainerEnded,
     ContainerMarked,
@@ -20,7 +20,6 @@ from elasticml.protocol.notices import (
     NodeChanged,
     Reason,
 )
-from tests.sim.small_jobs import begun
 
 GRACE_S = 10.0
 
@@ -195,17 +194,6 @@ def test_a_spare_member_is_released_at_once_and_the_marked_one_stays() -> None:
     assert (scene.leaving(), scene.lost()) == ([], [("2.1", "released")])
 
 
-def test_a_member_whose_bodies_others_have_is_released_for_the_marked_one() -> None:
-    scene = Scene([2, 2, 2])
-    for ordinal in range(2):
-        scene.copy(0, 1, ordinal)
-    scene.mark(2)
-    assert scene.leaving() == [1]
-    record = scene.record(1)
-    assert (record.is_retiring, record.is_victim, record.deadline_s) == (True, True, None)
-    assert scene.events("Reclaimed")[0]["cost_bytes"] == 16
-
-
 @pytest.mark.parametrize(("step", "is_retiring"), [("mark 1", True), ("take 1", False)])
 def test_a_marked_member_without_substitute_has_until_its_end(step: str, is_retiring: bool) -> None:
     # On a real YARN three were marked, one was released for another and two waited for their end:
@@ -233,29 +221,12 @@ def test_releases_respect_the_minimum_of_members() -> None:
     assert scene.lost() == [("2.1", "released")]
 
 
-def test_what_is_reported_when_the_marked_one_leaves_in_place_of_its_substitute() -> None:
-    scene = after([2, 1, 2], "mark 0, tick 5.0")
-    assert [fields["member"] for fields in scene.events("MemberKept")] == ["1.1"]
-    (noticed,) = scene.events("MemberNoticed")
-    assert (noticed["member"], noticed["grace_s"], noticed["reason"]) == ("0.1", 5.0, "preempted")
-    kept, marked = scene.record(1), scene.record(0)
-    assert (kept.stage, kept.is_retiring, marked.deadline_s) == ("active", False, GRACE_S)
-
-
 def test_a_marked_scheduler_costs_the_cheapest_member_at_any_time() -> None:
     scene = Scene([2, 1], members_min=2)
     mark = ContainerMarked(address="scheduler", grace_s=4.0, negotiable=True, essential=True)
     scene.handle(mark)
     scene.tick(3.9)
     assert scene.leaving() == [1]
-
-
-def test_a_newcomer_on_a_marked_container_is_marked_until_the_mark_ends() -> None:
-    scene = after([2, 1], "mark 7, join 7")
-    assert scene.record(7).is_marked
-    scene.lift(7)
-    assert not scene.record(7).is_marked
-    assert scene.events("ReclaimLifted")[0]["why"] == "withdrawn"
 
 
 @pytest.mark.parametrize(
@@ -271,15 +242,7 @@ def test_a_newcomer_on_a_marked_container_is_marked_until_the_mark_ends() -> Non
 def test_a_loss_has_the_reason_of_its_container_if_that_is_known_before(
     steps: str, reason: str
 ) -> None:
-    *before, last = steps.split(", ")
-    scene = after([2, 1, 1], before[0]) if before else Scene([2, 1, 1])
-    if last == "end 0" and before:
-        scene.handle(ContainerEnded(address="w0", container="c", reason="killed", status=-102))
-        (ended,) = scene.events("ContainerEnded")
-        assert (ended["member"], ended["reason"], ended["status"]) == ("0.1", "killed", -102)
-    else:
-        getattr(scene, last.split()[0])(0)
-    assert scene.lost()[0] == ("0.1", reason)
+    assert after([2, 1, 1], steps).lost()[0] == ("0.1", reason)
 
 
 @pytest.mark.parametrize(("chunks", "reason"), [(2, "closed"), (0, "retired")])
@@ -293,12 +256,6 @@ def test_a_retired_worker_that_is_lost_before_it_is_empty_is_a_loss(
         assert [fields["reason"] for fields in scene.events("MemberNoticed")] == ["retired"]
         scene.lose(1)
     assert scene.lost() == [("1.1", reason)]
-
-
-def test_a_worker_whose_container_has_ended_must_not_return() -> None:
-    scene = after([2, 1], "end 0")
-    (dismiss,) = (c for c in scene.commands if isinstance(c, Dismiss))
-    assert (dismiss.reason, dismiss.is_final) == ("released", True)
 
 
 def test_all_members_of_a_decommissioned_node_leave_or_stay_if_it_returns() -> None:
@@ -347,15 +304,3 @@ def test_a_drain_that_is_put_off_leaves_time_for_its_moves(
         assert scene.leaving() == []
     scene.tick(begin_s + 0.5)
     assert scene.leaving() == [0]
-
-
-def test_a_drain_begins_earlier_where_rounds_are_long() -> None:
-    simulation, driver = begun(exchange=3, world={"overhead_s": 20.0})
-    record = driver.state.membership.members[MemberId(0, 1)]
-    now_s = simulation.world.loop.now_s
-    mark = ContainerMarked(address=record.address, grace_s=60.0)
-    driver.handle(mark, now_s)
-    assert (record.stage, record.is_ending) == ("active", True)
-    driver.handle(ev.Ticked(), now_s + 36.0)
-    assert record.stage == "leaving"
-    simulation.close()

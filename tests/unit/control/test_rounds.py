@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.driver_settings import DriverSettings, settings_from_record
+from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
-from elasticml.control.rounds import UNPLANNED_PACE_S, Rounds
+from elasticml.control.rounds import Rounds
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
-from elasticml.protocol.commands import Inject
-from elasticml.protocol.events import Arrived, FaultPerformed
-from elasticml.protocol.job_record import job_record
-from elasticml.specification.sections import Fault
+from elasticml.protocol.events import Arrived
 from elasticml.story.history import HistoryRow
 
 
@@ -23,10 +20,6 @@ def rounds(n_members: int = 4, **settings) -> Rounds:
         )
         state.membership.enter(record, "active")
     return Rounds(state)
-
-
-def injected(commands) -> list[Inject]:
-    return [c for c in commands if isinstance(c, Inject)]
 
 
 def test_gap_taken_at_the_end_of_a_round_is_in_the_next_ones_row():
@@ -126,56 +119,6 @@ def test_a_resumed_job_whose_dual_objective_rises_makes_progress():
         if book.stop_reason(0.0) is not None:
             break
     assert k > 250
-
-
-def test_waiting_for_a_cluster_uses_up_rounds_slowly():
-    # A job of short rounds ended before the containers that it waited for had come.
-    book = rounds()
-    for k in range(5):
-        book.finish(HistoryRow({}), 0.2 * (k + 1))
-    assert book.pace_s() == UNPLANNED_PACE_S
-    book.finish(HistoryRow({}), 100.0)
-    for k in range(20):
-        book.finish(HistoryRow({}), 130.0 + 30.0 * k)
-    assert book.pace_s() == pytest.approx(30.0)
-
-
-def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
-    record = {
-        "faults": [
-            {"round": 9, "return": 2},
-            {"round": 3, "phase": "reduce", "lose": [1, 4], "how": "notice", "grace": 5},
-            {"round": 1, "lose": 2},
-        ]
-    }
-    assert settings_from_record(job_record(record), 1, False).faults == (
-        Fault(round=1, lose=2),
-        Fault(round=3, lose=[1, 4], how="notice", phase="reduce", grace=5.0),
-        Fault(round=9, returned=2),
-    )
-
-
-@pytest.mark.parametrize(("error", "is_awaited"), [(None, True), ("no room", False)])
-def test_a_return_that_failed_is_awaited_no_more(error, is_awaited):
-    book = rounds(faults=(Fault(round=0, returned=2),))
-    assert [c.count for c in injected(book.due_return())] == [2]
-    book.performed(FaultPerformed(kind="return", error=error))
-    assert book.arrived() == is_awaited
-
-
-def test_settings_left_to_the_driver_depend_on_the_algorithm():
-    def read(name, **record):
-        made = settings_from_record(job_record({"algorithm": {"name": name}, **record}), 1, False)
-        return made.placement, made.absent, made.holders
-
-    assert read("cocoa", absent="auto", placement="auto") == ("random", "reload", None)
-    assert read("cocoa", absent="freeze", placement="contiguous", holders=1) == (
-        "contiguous",
-        "freeze",
-        1,
-    )
-    assert read("batch_gradient", absent="auto", holders="auto") == ("contiguous", "auto", 1)
-    assert read("batch_gradient", absent="taylor", holders=2) == ("contiguous", "taylor", 2)
 
 
 @pytest.mark.parametrize(("limits", "holders"), [((None, 10), 2), ((100, 99), 1), ((100, 100), 2)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import permutations
 
-from elasticml.control.seeded_random import hash64, shuffled, splitmix64
+from elasticml.control.seeded_random import shuffled, splitmix64
 
 
 def test_mixing_gives_the_numbers_of_the_published_generator():
@@ -31,8 +31,3 @@ def test_every_order_is_as_likely_as_any_other():
     assert set(counts) == set(permutations("abc"))
     # Five standard deviations of a count with p = 1/6.
     assert all(abs(count - n / 6) < 5 * (n * 5 / 36) ** 0.5 for count in counts.values())
-
-
-def test_keys_of_any_size_and_sign_count():
-    keys = [0, 1, -1, 1 << 64, 1 << 70, -(1 << 70)]
-    assert len({hash64(key) for key in keys}) == len(keys)

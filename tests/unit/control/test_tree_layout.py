@@ -58,17 +58,6 @@ def test_children_of_a_lost_member_go_to_its_parent():
     assert below == children(parents)
 
 
-def test_the_loss_of_the_last_child_leaves_its_parent_without_any():
-    a, b, c = members(3)
-    parents = {a: None, b: a, c: None}
-    below = children(parents)
-    assert take_out(parents, below, b) == (a, [])
-    assert below == {None: [a, c]} == children(parents)
-    take_out(parents, below, a)
-    take_out(parents, below, c)
-    assert below == {None: []}
-
-
 @pytest.mark.parametrize("fan_out", [1, 2, 3])
 def test_members_keep_their_places_and_those_whose_links_change_are_named(fan_out):
     rng = random.Random(fan_out)

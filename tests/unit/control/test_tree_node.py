@@ -59,14 +59,6 @@ def sent(node_parent, mask: int, inputs, order: str, exchange: int = 1) -> SendP
     )
 
 
-def test_nothing_is_sent_before_the_parent_is_linked():
-    node = member(linked=False)
-    node.begin(ExchangeId(1), keep=False)
-    assert node.computed(ExchangeId(1)) == []
-    assert node.parent_linked(HEIR) == []
-    assert node.parent_linked(PARENT) == [sent(PARENT, ME.bit, [], "5")]
-
-
 def test_early_partials_are_bounded():
     node = member()
     for k in range(EARLY_MAX):
@@ -91,15 +83,6 @@ def test_partial_that_overlaps_in_part_is_a_protocol_error():
     node.partial(partial(A, C))
     with pytest.raises(LocalProtocolError, match="overlap"):
         node.partial(partial(B, C))
-
-
-def test_new_contributor_after_the_sum_was_sent_is_a_protocol_error():
-    node = member([A])
-    node.begin(ExchangeId(1), keep=False)
-    node.computed(ExchangeId(1))
-    node.partial(partial(A))
-    with pytest.raises(LocalProtocolError, match="sent=True"):
-        node.partial(partial(A, B))
 
 
 def test_orphan_sends_its_kept_sum_to_its_new_parent_without_computing():
@@ -146,17 +129,6 @@ def test_partial_of_an_exchange_that_has_ended_is_refused_by_a_parent_of_the_nex
     assert node.partial(partial(B)) == [Refuse(exchange=ExchangeId(1), sender=B, handle=101)]
 
 
-def test_adopting_parent_counts_grandchildren_once_if_the_lost_child_had_sent_them():
-    node = member([A])
-    node.begin(ExchangeId(1), keep=False)
-    node.partial(partial(A, B))
-    node.computed(ExchangeId(1))
-    place(node, 2, [B])
-    again = partial(B, handle=7)
-    assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=B, handle=7)]
-    assert node.gather.covered == A.bit | B.bit
-
-
 def finish(node: TreeNode, exchange: int, keep: bool) -> list:
     commands = node.begin(ExchangeId(exchange), keep)
     node.partial(partial(A, exchange=exchange, handle=10 * exchange))
@@ -173,11 +145,3 @@ def test_two_kept_exchanges_are_available_for_anchors_during_a_third():
     assert finish(node, 4, keep=True) == [Forget(exchange=ExchangeId(1), handles=(10,))]
     assert node.kept_handle(ExchangeId(1), A) is None
     assert node.kept_handle(ExchangeId(2), B) is None
-
-
-def test_exchange_without_keep_does_not_replace_a_kept_one():
-    node = member([A])
-    finish(node, 1, keep=True)
-    finish(node, 2, keep=False)
-    assert finish(node, 3, keep=True) == [Forget(exchange=ExchangeId(2), handles=(20,))]
-    assert node.kept_handle(ExchangeId(1), A) == 10

@@ -9,7 +9,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Record
 from elasticml.story.records import WaitEnded, Waiting
-from tests.sim.small_jobs import begun, play, records_of
+from tests.sim.small_jobs import begun
 
 
 def arrival(n: int) -> ev.Arrived:
@@ -46,19 +46,6 @@ def test_an_empty_cluster_is_waited_for_and_the_wait_ends() -> None:
     driver.handle(ev.BlockRead(member=driver.state.living()[0], block=0, chunks=()), 11.0)
     (waiting,) = tick(15.0)
     assert (waiting.have, waiting.who) == (1, ("1.1",))
-
-
-def test_lost_members_are_waited_for_until_the_time_is_over() -> None:
-    result = play(
-        {"trace": [{"at": 2.0, "lose": 1}], "compute_s": 1e-3, "tick_s": 0.5},
-        members={"start": 2, "min": 2},
-        stop={"seconds": 30.0},
-    )
-    (waiting,) = records_of(result, "Waiting")
-    assert (waiting["what"], waiting["have"], waiting["need"]) == ("members", 1, 2)
-    assert waiting["since_s"] <= 3.0
-    assert (result.state, result.summary["stopped_by"]) == ("done", "30 seconds")
-    assert result.summary["seconds"] <= 31.0
 
 
 def test_late_partials_are_waited_for_until_they_come_and_not_only_while_members_are_asked() -> (

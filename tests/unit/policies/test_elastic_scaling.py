@@ -83,16 +83,6 @@ def test_chunks_of_leavers_and_for_newcomers(seen, given):
     assert Counter(moved(seen).values()) == given
 
 
-def test_newcomers_shares_are_drawn_from_all_members():
-    def drawn(seed: int) -> frozenset[ChunkId]:
-        return frozenset(moved(view({A: 6, B: 6}, [A, B], [C], seed=seed, **FAST)))
-
-    both = moved(view({A: 6, B: 6}, [A, B], [C, D], **FAST))
-    assert Counter(c.block for c in both) == {0: 3, 1: 3}
-    assert len({drawn(seed) for seed in range(20)}) > 10
-    assert drawn(1) == drawn(1)
-
-
 def test_newcomer_gets_copies_before_it_becomes_the_owner_if_its_share_takes_long_to_send():
     # Four members waited while the bodies of a new one's share were sent.
     def at(round: int, **more) -> list[tuple[str, dict[ChunkId, MemberId]]]:
@@ -120,11 +110,6 @@ def test_a_share_that_fits_no_memory_is_moved_at_once():
     small = MemberView(id=C, host="h", rows=0, limit_bytes=1000, memory_bytes=399)
     seen = replace(view({A: 6, B: 6}, [A, B]), spares=(small,), round=1)
     assert [kind for kind, _ in suggested(seen)] == ["Move"]
-
-
-def test_newcomer_gets_back_chunks_that_it_still_holds():
-    kept = dict.fromkeys(ids(A, 1, 2), B)
-    assert moved(view({A: 4}, [A], [B], copies=kept)) == kept
 
 
 def test_a_spare_that_was_slow_gets_one_chunk_now_and_then_until_it_is_fast():

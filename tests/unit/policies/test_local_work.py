@@ -14,7 +14,7 @@ from elasticml.policies.inner_iterations import (
     fit,
 )
 from elasticml.policies.tune_local_work import TuneLocalWork
-from tests.policy_world import PolicyWorld, member
+from tests.policy_world import PolicyWorld
 
 TRUE = CostModel(outer_s=0.9, inner_s=0.1, theta=0.6, rho=0.8)
 
@@ -104,28 +104,6 @@ def test_nothing_is_tried_where_merging_is_cheap_and_what_gains_nothing_is_undon
     assert values(world) == expected
 
 
-def test_the_reported_gain_is_the_actual_gain():
-    world = modelled(ChooseInnerIterations(), COSTLY)
-    world.play(40)
-    before, last = (suggestion for _, suggestion in world.suggestions[-2:])
-    gain = COSTLY.rate(last.value) / COSTLY.rate(before.value)
-    assert f"to bring {gain:.3g} times the progress a second of {before.value:g}" in last.why
-    assert last.why.startswith("a pass takes 0.1 s, the rest of a round 2 s: ")
-
-
-def test_another_set_of_members_is_measured_again():
-    policy = ChooseInnerIterations()
-    world = modelled(policy, COSTLY)
-    world.play(20)
-    assert len(policy.state()["observed"]) > 1
-    newcomer = member(2)
-    world.cost[2], world.seconds[newcomer], world.per_row[newcomer] = 2e-4, [], []
-    world.members.append(newcomer)
-    world.chunks.owners[world.chunks.of(member(0))[0]] = newcomer
-    world.play(1)
-    assert (policy.state()["observed"], policy.state()["members"]) == ([], 3)
-
-
 def test_a_resumed_job_continues_the_search():
     unbroken, world = (modelled(ChooseInnerIterations(), COSTLY) for _ in range(2))
     unbroken.play(40)
@@ -173,13 +151,3 @@ def test_trials_become_rarer():
     assert len(pauses) >= 3
     assert pauses == sorted(pauses)
     assert pauses[-1] > 4 * pauses[0]
-
-
-def test_the_reason_names_the_rates():
-    world = tried(TuneLocalWork(), FLAT)
-    world.play(10)
-    assert [suggestion.why for _, suggestion in world.suggestions] == [
-        "local_epochs 1 brings 0.0952 decades/s; trying 2",
-        "local_epochs 2 brings 0.0952 decades/s, 1 brought 0.0952 and would bring 0.0952 "
-        "by now: back",
-    ]

@@ -35,23 +35,6 @@ def test_patience_ends():
     assert readmitted(WholeGroup(patience_s=math.inf), view(groups, seen(7), now_s=1e9)) == {}
 
 
-def test_without_free_members_no_group_returns_however_long_it_takes():
-    assert readmitted(WholeGroup(), view([group(1, 3)], now_s=1e9)) == {}
-
-
-def test_reload_takes_free_members_first_and_survivors_otherwise():
-    groups, working = [group(1, 3, 4)], seen(0, rows=9) + seen(1, 2, rows=5)
-    assert readmitted(Reload(), view(groups, seen(7), working)) == {1: [7]}
-    assert readmitted(Reload(), view(groups, (), working)) == {1: [1, 2]}
-    assert readmitted(Reload(), view(groups)) == {}
-
-
-def test_reload_promises_no_free_member_twice():
-    groups = [group(1, 3), group(2, 4)]
-    result = readmitted(Reload(), view(groups, seen(7), seen(0, rows=9)))
-    assert result == {1: [7], 2: [0]}
-
-
 def test_policy_follows_the_absent_setting():
     assert readmission_policy("reload") == ("reload", {})
     assert readmission_policy("auto") == ("whole_group", {"patience_s": 0.0, "alone_s": 0.0})
@@ -107,12 +90,6 @@ def test_it_is_spread_sooner_when_as_many_members_work_as_at_the_start():
     assert slots_by_chunk(WholeGroup(), seen_view) == []
     assert slots_by_chunk(WholeGroup(), replace(seen_view, start_members=3)) == [0, 0, 1, 2]
     assert slots_by_chunk(WholeGroup(), replace(seen_view, start_members=3, now_s=39.0)) == []
-
-
-def test_a_group_waits_while_no_member_is_left():
-    # Without patience the policy failed when the only member was lost.
-    nobody = replace(unclaimed_group(now_s=99.0), working=())
-    assert WholeGroup(patience_s=0.0, alone_s=0.0).suggest(nobody) == []
 
 
 def test_it_waits_while_no_member_has_memory_for_it():
@@ -221,9 +198,3 @@ def test_without_patience_a_group_is_shared_by_survivors_and_newcomers():
     assert slots_by_chunk(policy, with_newcomer) == [7, 7, 7, 2]
     idle = tuple(replace(m, rows=0) for m in with_newcomer.working)
     assert slots_by_chunk(policy, replace(with_newcomer, working=idle)) == [0, 1, 7, 2]
-
-
-def test_without_patience_a_free_member_reads_only_what_no_member_holds():
-    with_newcomer = replace(unclaimed_group(now_s=10.0), spares=seen(7))
-    assert readmitted(WholeGroup(), with_newcomer) == {1: [7]}
-    assert slots_by_chunk(WholeGroup(patience_s=0.0, alone_s=0.0), with_newcomer) == [7, 7, 7, 2]

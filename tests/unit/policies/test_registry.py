@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 
@@ -13,13 +12,12 @@ from elasticml.control.policy import View
 from elasticml.errors import ConfigError
 from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.policies.registry import (
-    POLICIES,
     check_entries,
     make_policies,
     make_policy,
     policies_of_job,
 )
-from elasticml.policies.validation import entry_of, settings_of
+from elasticml.policies.validation import entry_of
 from elasticml.protocol.job_record import job_record
 from tests.policy_world import PolicyWorld
 
@@ -123,24 +121,6 @@ def test_record_has_every_setting():
     assert results["tune_local_work"].start == 2
 
 
-def test_in_paper_mode_absent_groups_wait_for_newcomers_unless_the_job_says_otherwise():
-    entry = {"name": "whole_group", "alone_s": 5.0}
-    for mode, policies, alone_s in (
-        ({}, [], 60.0),
-        ({"mode": "paper"}, [], math.inf),
-        ({"mode": "paper"}, [entry], 5.0),
-    ):
-        record = {"algorithm": {"name": "batch_gradient", **mode}, "policies": policies}
-        assert of_job(record)["whole_group"].alone_s == alone_s
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_policy_is_rebuilt_from_its_entry(name):
-    policy = make_policy(name)
-    assert entry_of(policy) == {"name": name}
-    assert settings_of(type(make_policy(entry_of(policy)))) == settings_of(type(policy))
-
-
 def test_entry_has_only_changed_settings():
     policy = ScaleInAtKnee(to=(4, 1), gap="linear")
     assert entry_of(policy) == {"name": "knee", "to": [4, 1], "gap": "linear"}
@@ -179,42 +159,29 @@ def of(name, **settings):
         (of("knee", faktor=3), r"policies\[0\].faktor .*did you mean 'factor'"),
         ([3], r"policies\[0\]: got 3, wanted a name or a mapping"),
         ([{}], "wanted a mapping with a name"),
-        ([{"share": 3}], "wanted a mapping with a name"),
         (["no.such:Policy"], r"'no.such:Policy' cannot be imported"),
         ([f"{__name__}:NoPolicy"], "not a class with a method suggest"),
         (["knee", "knee"], r"policies\[1\]: 'knee' is listed twice"),
         (["inner_iterations", "tune_local_work"], "both set local_epochs; leave one out"),
         # Settings out of range.
         (of("knee", factor=1), r"knee.factor: got 1, wanted at least 2"),
-        (of("knee", revert=1), "knee.revert: got 1, wanted true or false"),
         (of("knee", gap="lgo"), r"knee.gap: got 'lgo'; did you mean 'log'"),
         (of("knee", ratio=1), r"knee.ratio: got 1, wanted more than 1"),
-        (of("knee", to=4), r"knee.to: got 4, wanted a list"),
         (of("rebalance", share=float("nan")), "rebalance.share: got nan"),
-        (of("rebalance", share=0), r"rebalance.share: got 0, wanted more than 0"),
         (of("rebalance", rounds=1.5), r"rebalance.rounds: got 1.5, wanted a whole number"),
         *((of("redeal", share=s), r"redeal.share: got") for s in ("all", 1.5, True, None)),
         (
             of("gap_per_container_second", minimum=4, maximum=2),
             r"maximum: got 2, wanted at least 4",
         ),
-        (
-            of("gap_per_container_second", objective="second"),
-            r"objective: got 'second'; did you mean 'seconds'",
-        ),
         *(
             (of(name, choices=choices), r"choices: got .*, wanted (rising numbers|a list)")
             for name in ("tune_local_work", "inner_iterations")
             for choices in ([2, 1], [1, 1], [], 3)
         ),
-        (of("inner_iterations", hysteresis=0.5), "hysteresis"),
     ],
 )
 def test_wrong_entries_are_one_line_errors(entries, message):
     with pytest.raises(ConfigError, match=message) as caught:
         check_entries(entries)
     assert "\n" not in caught.value.message
-
-
-def test_policies_that_set_the_same_may_be_named_if_one_is_off():
-    check_entries(["inner_iterations", {"tune_local_work": "none"}])

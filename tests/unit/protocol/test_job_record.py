@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 import elasticml as em
 from elasticml.protocol.job_record import JobRecord, MemberLimits, job_record
-from elasticml.specification.sections import Collective, Fault, Members, Stop
+from elasticml.specification.sections import Collective, Fault, Stop
 
 DATA = em.from_arrays(np.eye(4), [0.0, 1.0, 0.0, 1.0])
 
@@ -55,10 +54,6 @@ def test_a_record_has_a_field_for_every_key() -> None:
     assert record.evaluate == {"every": 2, "rounds": []}
     assert record.initial_model is not None
     assert "warm_start" not in record.without_arrays()["algorithm"]
-
-
-def test_members_have_the_settings_of_the_specification() -> None:
-    assert {f.name for f in fields(MemberLimits)} - {"extra"} == Members.model_fields.keys()
 
 
 def test_damaged_sections_have_their_defaults() -> None:

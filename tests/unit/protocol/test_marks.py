@@ -62,12 +62,6 @@ def test_a_mark_that_has_just_ended_may_still_be_answered(store):
     assert answers(store, "container_1", "container_2", now_s=23.9 + LATE_S) == [True, False]
 
 
-def test_a_strict_mark_is_never_answered(store):
-    store.add(mark(0, negotiable=False), 0.0)
-    store.remove("container_0", "a0", 0.5)
-    assert answers(store, "container_1") == [False]
-
-
 def test_a_mark_that_becomes_strict_may_have_been_answered_before_that(store):
     store.add(mark(0), 0.0)
     store.add(mark(0, negotiable=False), 0.5)
@@ -96,12 +90,6 @@ def test_marks_without_a_container_are_kept_by_their_address(store):
     assert store.remove("", "a0", 1.0) is None
 
 
-def test_an_address_that_is_used_again_does_not_confuse_two_containers(store):
-    store.add(mark(0), 0.0)
-    assert store.remove("container_9", "a0", 1.0) is None
-    assert [m.container for m in store.live(1.0)] == ["container_0"]
-
-
 def test_a_mark_holds_as_long_as_its_source_states(store):
     store.add(mark(1, life_s=12.0), 0.0)
     store.add(mark(0, life_s=11.0), 0.0)
@@ -114,13 +102,6 @@ def test_a_mark_holds_as_long_as_its_source_states(store):
     assert store.expire(99.0) == store.live(99.0) == []
 
 
-def test_a_repeated_mark_holds_longer(store):
-    store.add(mark(0, life_s=11.0), 0.0)
-    store.add(mark(0, life_s=11.0, count=2), 5.0)
-    assert store.expire(15.9) == []
-    assert len(store.expire(16.0)) == 1
-
-
 @pytest.mark.parametrize(("grace_s", "life_s"), [(0.0, 60.0), (10.0, 70.0), (60.0, 180.0)])
 def test_a_mark_whose_life_is_not_stated_is_void_in_the_end(store, grace_s, life_s):
     notice = ContainerMarked(address="a0", grace_s=grace_s)
@@ -128,10 +109,3 @@ def test_a_mark_whose_life_is_not_stated_is_void_in_the_end(store, grace_s, life
     store.add(notice, 0.0)
     assert store.expire(life_s - 1.0) == []
     assert store.expire(life_s) == [MarkLifted(address="a0", why="void")]
-
-
-def test_an_expired_mark_is_not_live_though_no_notice_of_it_has_gone_out(store):
-    notice = mark(0)
-    store.add(notice, 5.0)
-    assert len(store.live(5.0 + life_of(notice) - 0.1)) == 1
-    assert store.live(5.0 + life_of(notice)) == []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.base import LoopConfig, Mail, Mailbox, QueueStatus
+from elasticml.algorithms.async_sgd.base import LoopConfig, Mailbox
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import dense_chunk
@@ -21,13 +21,6 @@ from elasticml.runtime.fault_injection import FaultSlowdown
 from tests.async_toy import FixedBatch, MeanOfRows
 
 WAIT_S = 20.0
-
-
-class HalvingController:
-    """Halves the batch size each time."""
-
-    def next(self, batch: int, queue: QueueStatus) -> int:
-        return max(1, batch // 2)
 
 
 class Bench:
@@ -99,28 +92,6 @@ def test_a_loop_makes_its_passes_reports_them_and_restarts_with_new_limits(bench
     assert bench.counts()["examples"] == 120
 
 
-def test_the_newest_state_waits_for_no_slot_in_the_queue(benches):
-    bench = Bench(passes=5.0)
-    benches.append(bench)
-    bench.begin()
-    assert bench.ended.wait(WAIT_S)
-    counts = bench.counts()
-    assert (counts["batches"], counts["posted"], counts["skipped"]) == (40, 2, 38)
-    assert bench.send_queue.fill == 1.0
-
-
-def test_an_empty_queue_without_peers_tells_a_controller_nothing(benches):
-    batches = []
-    for has_peers in (True, False):
-        bench = Bench(passes=1.0, batch=10, controller=HalvingController, has_peers=has_peers)
-        benches.append(bench)
-        bench.begin()
-        assert bench.ended.wait(WAIT_S)
-        batches.append(bench.counts()["batches"])
-    # 40 rows: 10 + 5 + 2, then one by one; and four times 10.
-    assert batches == [3 + 23, 4]
-
-
 def test_while_waiting_for_a_blocking_queue_requests_are_handled(benches):
     bench = Bench(passes=5.0, newest=False)
     benches.append(bench)
@@ -135,30 +106,6 @@ def test_while_waiting_for_a_blocking_queue_requests_are_handled(benches):
     assert bench.counts()["skipped"] == 0
 
 
-def test_a_stopped_loop_takes_no_step_and_still_reports_its_position(benches):
-    bench = Bench(sends=0)
-    benches.append(bench)
-    bench.begin()
-    bench.loop.stop()
-    before = bench.counts()["examples"]
-    assert bench.counts()["examples"] == before
-    assert bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)["w"].shape == (
-        2,
-    )
-
-
-def test_messages_are_merged_after_a_mini_batch(benches):
-    bench = Bench(passes=0.1, sends=0)
-    benches.append(bench)
-    theirs = {"w": np.full(2, 3.0), "mass": np.array(1e9), "twin": np.full(2, 3.0)}
-    bench.mailbox.put(Mail(arrays=theirs))
-    bench.begin()
-    assert bench.ended.wait(WAIT_S)
-    state = bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)
-    assert bench.counts()["merged"] == 1
-    assert state["w"].tolist() == pytest.approx([3.0, 3.0])
-
-
 def test_an_error_in_a_step_is_reported_and_ends_all_waiting(benches):
     class Broken(MeanOfRows):
         def step(self, state: Any, batch: Any) -> None:
@@ -169,14 +116,6 @@ def test_an_error_in_a_step_is_reported_and_ends_all_waiting(benches):
     bench.begin()
     assert bench.failed.wait(WAIT_S)
     assert [type(error) for error in bench.errors] == [ZeroDivisionError]
-    bench.loop.join()
-    with pytest.raises(JobFailedError):
-        bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)
-
-
-def test_after_its_end_a_loop_refuses_requests(benches):
-    bench = Bench()
-    bench.loop.end()
     bench.loop.join()
     with pytest.raises(JobFailedError):
         bench.loop.request(lambda worker_loop: worker_loop.copy()).result(WAIT_S)

@@ -35,14 +35,6 @@ def test_more_columns_than_a_model_may_have_are_a_clear_error():
     assert driver_session.facts is None
 
 
-def test_as_many_columns_as_fit_are_accepted():
-    data, driver_session = intake_and_desk(5)
-    driver_session.columns_max = 5
-    driver_session.set_facts(data.summaries(), survey=False, now_s=0.0)
-    assert driver_session.facts is not None
-    assert driver_session.facts.n_columns == 5
-
-
 @pytest.mark.parametrize(
     ("driver", "members", "columns"),
     [
@@ -70,13 +62,6 @@ def test_an_optimizers_memory_per_column_counts():
         {"name": "nowhere.to_be_found:ALGORITHM"},
     ):
         assert column_bytes(section) == 0
-
-
-def test_bodies_are_sent_until_they_are_dropped():
-    data, _ = intake_and_desk(2)
-    assert len(list(data.frames([0]))) == 1
-    data.drop_bodies()
-    assert list(data.frames([0])) == []
 
 
 def test_a_member_that_takes_over_chunks_gets_only_these():

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
-from elasticml.data.out_of_core import store as out_of_core_store
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.chunk_folder import convert
@@ -35,24 +34,6 @@ def test_chunks_that_do_not_fit_are_refused_whole() -> None:
     assert (len(store.chunks), store.held_bytes) == (2, 2 * chunk(0).nbytes)
     store.put([chunk(1), chunk(2)])
     assert len(store.chunks) == 3
-
-
-def test_dropped_chunks_free_memory_and_may_be_dropped_twice() -> None:
-    store = ChunkStore(limit_bytes=chunk(0).nbytes)
-    store.put([chunk(0)])
-    store.drop([chunk(0).id, chunk(5).id])
-    store.drop([chunk(0).id])
-    store.put([chunk(1)])
-    assert store.held_bytes == chunk(1).nbytes
-
-
-def test_others_chunks_stay_as_copies_with_their_states() -> None:
-    store = ChunkStore()
-    options, kept = chunk(0), chunk(1)
-    options.state = {"alpha": np.ones(4)}
-    store.put([options, kept])
-    assert store.own([kept.id]) == [kept]
-    assert store.chunks[options.id].state["alpha"].tolist() == [1.0] * 4
 
 
 class Gate(OutOfCoreStore):
@@ -135,19 +116,6 @@ def test_a_chunk_owned_during_its_copy_stays_where_it_is(tmp_path: Path) -> None
     assert [store.chunks[chunk(k).id].is_mapped for k in (1, 2, 3)] == [True] * 3
 
 
-def test_the_same_chunk_from_two_senders_is_held_once(tmp_path: Path) -> None:
-    others: list[threading.Thread] = []
-
-    def put_again(store: ChunkStore) -> None:
-        others.append(threading.Thread(target=store.put, args=([chunk(3), chunk(4)],)))
-        others[0].start()
-
-    store = change_during_copy(tmp_path, put_again)
-    others[0].join(60)
-    assert len(store.ids()) == 5
-    assert store.held_bytes == 5 * chunk(0).nbytes
-
-
 def test_memory_is_freed_when_the_disk_is_full(tmp_path: Path) -> None:
     store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path / "gone", lambda: 0))
     store.put([chunk(0)])
@@ -187,25 +155,6 @@ def test_bodies_are_received_directly_where_they_stay(tmp_path: Path) -> None:
     empty = ChunkStore(1000, OutOfCoreStore(2**20, tmp_path, lambda: 0))
     small, large = asyncio.run(empty.slab([900])), asyncio.run(empty.slab([900, 900]))
     assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
-
-
-def test_a_body_in_a_full_file_is_recognised_as_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(out_of_core_store, "FILE_BYTES", 4 * chunk(0).nbytes)
-    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
-    store = ChunkStore(chunk(0).nbytes, out_of_core)
-    store.put([chunk(0), chunk(1)])
-    early = received_chunk(store, 2)
-    store.put([chunk(k) for k in range(3, 12)])  # which takes another file
-    assert early.is_mapped
-    assert out_of_core.maps(memoryview(early.body))
-
-
-def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
-    out_of_core = OutOfCoreStore(2**20, tmp_path / "gone", lambda: 0)
-    assert out_of_core.buffer(100) is None
-    assert ChunkStore(10, out_of_core).buffer(100).nbytes == 100
 
 
 def test_bodies_in_files_are_verified_and_not_copied_out_of_core(tmp_path: Path) -> None:

@@ -6,16 +6,12 @@ import gc
 import weakref
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from elasticml.algorithms.base import Model, RoundEnd
 from elasticml.control.policy import Retire
 from elasticml.runtime.checkpoints.checkpoint_writer import Checkpointer
 from elasticml.runtime.driver_links import DriverLinks
-from elasticml.runtime.executors import Long
 from elasticml.runtime.finished_jobs import FinishedJob
-from elasticml.sim.virtual_process import VirtualRunner
 from elasticml.training.driver_session import DriverSession
 from tests.play.problems import source_of
 from tests.sim.small_jobs import VirtualJob, toy_job
@@ -73,32 +69,6 @@ def test_a_command_that_cannot_be_performed_ends_the_job_and_does_not_hang(
     assert "the driver failed: KeyError: 'a peer'" in job.agent.error["message"]
 
 
-def announcing_trainer(settings, facts, absent):
-    """Announce which steps are long: that after an exchange, and that after a round's end."""
-    for exchange, end in LONG:
-        yield replace(ask("any", False), is_long=exchange)
-        yield RoundEnd(objective=None, is_long=end)
-    return Model(arrays={"coef": np.zeros(1)}, converged=True, reason="it is over")
-
-
-LONG = [(False, False), (True, False), (False, True), (False, False)]
-ANNOUNCING = replace(ALGORITHM, name="announcing", trainer=announcing_trainer)
-
-
-def test_steps_that_the_trainer_announces_as_long_are_marked_for_the_runner(monkeypatch):
-    marks, run = [], VirtualRunner.run
-
-    def recorded(runner, function, *args):
-        if getattr(function, "function", function).__name__ in ("start", "deliver", "proceed"):
-            marks.append(isinstance(function, Long))
-        return run(runner, function, *args)
-
-    monkeypatch.setattr(VirtualRunner, "run", recorded)
-    VirtualJob(toy_job(algorithm={"name": f"{__name__}:ANNOUNCING"})).end()
-    # The first step leads to the first exchange.
-    assert marks == [False, *(mark for pair in LONG for mark in pair)]
-
-
 @pytest.mark.parametrize("n_failing", [1, 10**9])
 def test_a_tick_that_fails_is_followed_by_the_next_and_failing_ones_end_the_job(
     n_failing, monkeypatch, tmp_path, caplog
@@ -121,19 +91,6 @@ def test_a_tick_that_fails_is_followed_by_the_next_and_failing_ones_end_the_job(
     if n_failing > 1:
         assert "the driver failed: OSError: no descriptors" in job.agent.error["message"]
         assert 5.0 <= job.events("JobEnded")[0]["t"] < 7.0
-
-
-def test_a_job_that_the_scheduler_has_closed_takes_no_more_events():
-    job = VirtualJob(toy_job())
-    job.until(lambda: len(job.rows) > 2)
-    agent = job.agent
-    job.world.loop.create_task(agent.close())
-    job.world.loop.run(job.world.loop.now_s + 1.0)
-    n_told = len(agent.journal.story)
-    agent.worker_removed("sim://0")
-    agent.cancel()
-    agent.tick()
-    assert (agent.state, len(agent.journal.story)) == ("running", n_told)
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

@@ -10,7 +10,7 @@ import pytest
 
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import Link, LinkClosedError
-from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.errors import ElasticmlError
 from elasticml.ids import MemberId
 from elasticml.runtime import driver_links as module
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
@@ -89,16 +89,6 @@ async def test_worker_that_does_not_answer_is_retried():
     await made.close()
 
 
-async def test_worker_that_never_answers_is_abandoned(monkeypatch):
-    monkeypatch.setattr(module, "CONNECTS_MAX", 4)
-    transport, pauses = UnresponsiveTransport(*[LinkClosedError("no answer")] * 9), Pauses()
-    made = make_links(transport, pauses, [])
-    made.invite("w0")
-    await turns()
-    assert transport.calls == 4
-    await made.close()
-
-
 async def test_worker_that_has_ended_is_not_retried():
     transport, pauses = UnresponsiveTransport(LinkClosedError("no answer")), Pauses(for_ever=True)
     made = make_links(transport, pauses, [])
@@ -132,16 +122,6 @@ async def test_links_that_were_closed_take_no_more_orders():
     made.tell(member, {"type": "Own"})
     made.retire(member, {"type": "Dismiss"})
     assert not made.welcome(2, member)
-
-
-async def test_worker_that_cannot_take_part_is_reported_once():
-    error = ConfigError("transport 'stream' needs a byte stream")
-    transport, refused = UnresponsiveTransport(error), []
-    made = make_links(transport, Pauses(), refused)
-    made.invite("w0")
-    await turns()
-    assert (transport.calls, refused) == (1, [error])
-    await made.close()
 
 
 class SlowTransport(UnresponsiveTransport):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 
 import pytest
@@ -37,16 +36,6 @@ def test_calls_that_wait_or_come_after_the_end_are_cancelled():
                 await late
 
     asyncio.run(close_within_a_call())
-
-
-def test_as_many_calls_run_at_once_as_there_are_threads():
-    async def meet() -> None:
-        runner, together = ThreadRunner("em-test", 2), threading.Barrier(2, timeout=60)
-        places = await asyncio.gather(*(runner.run(together.wait) for _ in range(4)))
-        runner.close()
-        assert sorted(places) == [0, 0, 1, 1]
-
-    asyncio.run(meet())
 
 
 def _never() -> float:
@@ -107,18 +96,6 @@ def test_each_repeated_function_is_counted_apart():
             made.append(await runner.run(brief, 0.5 * BRIEF_S))
             await runner.run(long, 2 * NEARLY_BRIEF_S)
         return made
-
-    assert asyncio.run(calls()) == [False] * BRIEF_MIN + [True]
-    runner.close()
-
-
-def test_a_part_of_a_function_is_as_brief_as_it_has_been():
-    runner = BriefRunner("em-test", _never, _never)
-    here = functools.partial(threading.current_thread)
-
-    async def calls() -> list[bool]:
-        main = threading.main_thread()
-        return [await runner.run(here) is main for _ in range(BRIEF_MIN + 1)]
 
     assert asyncio.run(calls()) == [False] * BRIEF_MIN + [True]
     runner.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import threading
 import weakref
@@ -16,11 +15,10 @@ import pytest
 from elasticml.algorithms.parallel import Serial
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import LinkClosedError
-from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.data.readers import files
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
-from elasticml.ids import ChunkId, ExchangeId, MemberId
+from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.codec import encode
 from elasticml.runtime.chunks.chunk_store import ChunkStore
@@ -132,28 +130,6 @@ async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
     reading.close()
 
 
-async def test_chunks_may_arrive_while_a_new_incarnation_reports_its_chunks():
-    class GrowingId(ChunkId):
-        """An id during whose comparison another thread reads a chunk."""
-
-        def __str__(self) -> str:
-            store.put(further)
-            return super().__str__()
-
-    store, further = ChunkStore(), []
-    store.put([dense_chunk(GrowingId("s", 0, 0), np.zeros(1), np.eye(1))])
-    further.append(dense_chunk(ChunkId("s", 0, 1), np.zeros(1), np.eye(1)))
-    network = Network()
-    near, far = await open_link(network)
-    life = asyncio.create_task(MemberAgent(far, store, environment(network), None).run())
-    arrival = asyncio.create_task(receive_kind(near, "Arrive"))
-    await asyncio.wait([life, arrival], return_when=asyncio.FIRST_COMPLETED)
-    assert arrival.done()
-    assert arrival.result()["holdings"] == ["s/0/0"]
-    near.close()
-    await life
-
-
 async def nobody_runs() -> list[str]:
     """Announce a worker to a scheduler without jobs."""
     return []
@@ -233,36 +209,6 @@ async def test_a_worker_that_a_job_leaves_stuck_gives_notice_to_later_jobs_until
     await asyncio.wait_for(announced.wait(), 60)
     assert host.stuck == ""
     host.close()
-
-
-@contextlib.asynccontextmanager
-async def welcomed(**record: object):
-    """Start a member of a job; yield it and the driver's end of its link."""
-    network = Network()
-    near, far = await open_link(network)
-    agent = MemberAgent(far, ChunkStore(), environment(network), None)
-    life = asyncio.create_task(agent.run())
-    await receive_kind(near, "Arrive")
-    record = {"algorithm": {"name": "tests.toy:ALGORITHM"}, **record}
-    welcome = cmd.Welcome(cause="t", member=ME, arrival=1)
-    await tell(near, welcome, record=record, spec=SPEC, n_members=1)
-    while agent.collective is None:
-        await asyncio.sleep(0)
-    yield agent, near
-    near.close()
-    await life
-
-
-async def test_a_member_computes_with_the_job_s_threads_if_it_sets_them():
-    async with welcomed(threads=3) as (agent, _):
-        assert (agent.context.threads, agent.context.parallel.n_threads) == (3, 3)
-
-
-async def test_a_member_says_for_which_other_job_its_worker_computes():
-    async with welcomed() as (agent, near):
-        agent.context.computing.update({"j", "other-1"})
-        await tell(near, cmd.AskStatus(member=ME, exchange=ExchangeId(1)))
-        assert (await receive_kind(near, "StatusReported"))["busy_with"] == "other-1"
 
 
 async def test_a_closed_member_keeps_no_sums(monkeypatch):

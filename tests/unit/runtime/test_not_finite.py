@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,18 +67,6 @@ def trainer(settings: Mapping[str, Any], facts: DatasetStats, absent: str) -> Tr
 ALGORITHM = Algorithm(name="dividing", trainer=trainer, solver=DividingSolver)
 
 
-class LoopSolver(DividingSolver):
-    """Waits for a thread of its own, as local SGD does: no other instance can compute."""
-
-    waits = True
-    instances: ClassVar[set[DividingSolver]] = set()
-
-    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        """Note which instances compute."""
-        self.instances.add(self)
-        return super().compute(work, chunks, parallel)
-
-
 def unknown_trainer(settings: Mapping[str, Any], facts: DatasetStats, absent: str) -> Trainer:
     """Ask in each round for a number that members do not know."""
     for _ in range(12):
@@ -87,7 +75,6 @@ def unknown_trainer(settings: Mapping[str, Any], facts: DatasetStats, absent: st
     return Model(arrays={"w": np.zeros(1)}, converged=True, reason="done")
 
 
-LOOP = Algorithm(name="loop", trainer=trainer, solver=LoopSolver)
 UNKNOWN = Algorithm(name="unknown", trainer=unknown_trainer, solver=DividingSolver)
 
 
@@ -105,13 +92,6 @@ def test_the_error_names_round_member_and_chunk(keeps: bool) -> None:
     assert "not finite after round 3" in error["message"]
     chunk = re.escape(DividingSolver.at_fault)
     assert re.search(rf"the partial of member \d\.1 over chunk {chunk} has NaN", error["message"])
-
-
-def test_no_second_solver_of_an_algorithm_that_waits_for_its_own_thread() -> None:
-    job = job_of("LOOP")
-    message = job.agent.error["message"]
-    assert re.search(r"not finite after round 3.*the partial of member \d\.1 has NaN", message)
-    assert len(LoopSolver.instances) == 3
 
 
 def test_what_is_unknown_in_every_round_is_looked_into_once() -> None:

@@ -76,13 +76,6 @@ async def test_what_cannot_be_announced_is_an_error_in_one_line(change, message)
     assert scene.received == []
 
 
-async def test_an_unknown_worker_of_an_empty_cluster_is_an_error() -> None:
-    scene = Scene()
-    scene.scheduler.workers.clear()
-    reply = await scene.service.withdraw(["a"])
-    assert "no worker is connected" in reply["error"]["message"]
-
-
 async def test_a_withdrawn_notice_lifts_the_mark_of_its_worker_alone() -> None:
     scene = Scene()
     await scene.service.notice(["a", "c"], 60.0)

@@ -10,7 +10,7 @@ import pytest
 
 from elasticml.algorithms.parallel import FixedPieces, Serial, shares
 from elasticml.runtime.executors import ThreadParallel, parallel
-from elasticml.runtime.numa import cores_of, numa_nodes, pin_thread, spanned
+from elasticml.runtime.numa import numa_nodes, pin_thread, spanned
 
 
 def listed(root: Path, **lists: str) -> Path:
@@ -18,11 +18,6 @@ def listed(root: Path, **lists: str) -> Path:
         (root / name).mkdir()
         (root / name / "cpulist").write_text(text)
     return root
-
-
-def test_cores_are_parsed_from_the_kernels_list() -> None:
-    assert cores_of("0-2,8,10-11\n") == (0, 1, 2, 8, 10, 11)
-    assert cores_of("\n") == ()
 
 
 def test_nodes_are_those_on_which_this_process_may_run(tmp_path: Path) -> None:
@@ -65,10 +60,6 @@ def test_a_pinned_thread_leaves_the_others_unpinned() -> None:
     thread.start()
     thread.join()
     assert (seen, os.sched_getaffinity(0)) == ([{min(mine)}] * 2, mine)
-
-
-def test_teams_share_the_threads_and_each_has_one_at_least() -> None:
-    assert (shares(5, 2), shares(2, 4), shares(6, 3)) == ([2, 3], [1, 1, 1, 1], [2, 2, 2])
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
@@ -118,8 +109,3 @@ def test_pieces_are_shared_like_threads() -> None:
         return k, team.n_threads, team.n_nodes
 
     assert FixedPieces(Serial(), 5).in_teams(widths, 2) == [(0, 2, 1), (1, 3, 1)]
-
-
-def test_the_nodes_of_another_machine_can_be_given() -> None:
-    assert ThreadParallel(4, 2).n_nodes == 2
-    assert (parallel(1, 2).n_nodes, Serial().n_nodes) == (1, 1)

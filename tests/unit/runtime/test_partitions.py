@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dask
 import dask.array as da
-import numpy as np
 
 from elasticml.data.readers.dask_collections import from_dask
 from elasticml.runtime.partitions import closure, only_users
@@ -21,15 +19,6 @@ def test_what_a_single_block_needs_is_its_own():
     users = only_users(graph.tasks, graph.inputs)
     assert set(users.values()) == {0, 1, 2, 3}
     assert users.keys() == graph.tasks.keys()
-
-
-def test_what_several_blocks_need_is_shared():
-    base = dask.delayed(np.ones)((20, 3))
-    X = da.concatenate([da.from_delayed(base, (20, 3), float) + k for k in range(2)])
-    graph = graph_of(X, da.ones(40, chunks=20))
-    users = only_users(graph.tasks, graph.inputs)
-    assert users[base.key] is None
-    assert {0, 1} <= set(users.values())
 
 
 def test_tasks_that_the_scheduler_has_are_not_submitted_again():

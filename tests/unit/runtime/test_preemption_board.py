@@ -15,7 +15,7 @@ from elasticml.protocol.notices import (
     NodeChanged,
     Notice,
 )
-from elasticml.runtime.preemption_board import PreemptionBoard, board_of, for_job
+from elasticml.runtime.preemption_board import PreemptionBoard
 
 
 def _mark(address: str, grace_s: float = 10.0, **more: Any) -> ContainerMarked:
@@ -108,27 +108,3 @@ def test_a_mark_of_an_unregistered_worker_is_passed_on_when_it_registers() -> No
     board.registered("container_7", "a")
     mark = ContainerMarked(cause="reclaim a", container="container_7", address="a", grace_s=6.0)
     assert heard == board.live() == [mark]
-
-
-def test_a_mark_is_strict_for_a_job_that_must_not_choose() -> None:
-    mark = _mark("a")
-    assert for_job(mark, may_choose=True) == mark
-    assert for_job(mark, may_choose=False) == replace(mark, negotiable=False)
-    lifted = MarkLifted(address="a")
-    assert for_job(lifted, may_choose=False) == lifted
-
-
-def test_an_unsubscribed_listener_receives_nothing() -> None:
-    board = PreemptionBoard(lambda: 0.0)
-    heard: list[Any] = []
-    unsubscribe = board.subscribe(heard.append)
-    unsubscribe()
-    unsubscribe()
-    board.post(_mark("a"))
-    assert heard == []
-
-
-@pytest.mark.asyncio
-async def test_there_is_one_board_per_scheduler() -> None:
-    extensions: dict[str, Any] = {}
-    assert board_of(extensions) is board_of(extensions)

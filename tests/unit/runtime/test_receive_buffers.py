@@ -31,12 +31,6 @@ def test_bodies_are_aligned_disjoint_and_of_the_requested_length(sizes: list[int
     assert [set(bytes(body)) for body in bodies] == [{0}, {1}, {2}]
 
 
-def test_a_body_that_was_not_announced_gets_its_own_buffer() -> None:
-    slab = ReceiveBuffers([SLAB_BYTES_MIN])
-    first, second = fill(slab.take(SLAB_BYTES_MIN), 1), fill(slab.take(500), 2)
-    assert (first[-1], second.nbytes, set(bytes(second))) == (1, 500, {2})
-
-
 def test_an_unreferenced_body_frees_its_memory_while_others_stay() -> None:
     slab = ReceiveBuffers([32 * MIB, 32 * MIB])
     kept, dropped = fill(slab.take(32 * MIB), 1), fill(slab.take(32 * MIB), 2)

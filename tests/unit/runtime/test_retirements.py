@@ -130,16 +130,6 @@ async def test_workers_of_a_cluster_that_closes_get_no_message_that_may_come_too
     assert len(scene.scheduler.calls) == 1
 
 
-async def test_dask_chooses_where_nothing_is_named_and_refuses_what_excludes_itself() -> None:
-    scene = Scene(3, 0)
-    await scene.retire(n=2)
-    await scene.retire()
-    chosen = [call["workers"] for call in scene.scheduler.calls]
-    assert chosen == [["tcp://w0", "tcp://w1"], ["tcp://w2"]]
-    with pytest.raises(TypeError, match="mutually exclusive"):
-        await scene.retire(workers=["tcp://w2"], names=[2])
-
-
 async def test_a_job_that_does_not_leave_delays_a_retirement_no_longer_than_configured() -> None:
     scene = Scene(2, 2)
     with dask.config.set({RETIRE_TIMEOUT_KEY: "100ms"}):
@@ -157,14 +147,3 @@ async def test_marks_of_workers_that_dask_cannot_retire_are_lifted_by_the_last_c
     scene.leave(0)
     assert await second == {}
     assert scene.marks()[1:] == [("MarkLifted", "tcp://w0")]
-
-
-async def test_the_former_method_is_put_back_unless_it_was_replaced_again() -> None:
-    scene = Scene(1, 0)
-    scene.retirements.close()
-    assert scene.scheduler.retire_workers.__func__ is Scheduler.retire_workers
-    assert scene.scheduler.handlers["retire_workers"] == scene.scheduler.retire_workers
-    scene = Scene(1, 0)
-    scene.scheduler.handlers["retire_workers"] = print
-    scene.retirements.close()
-    assert scene.scheduler.handlers["retire_workers"] is print

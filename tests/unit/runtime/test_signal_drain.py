@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 
 import pytest
 
@@ -100,23 +99,6 @@ def test_sigusr1_drains_and_ends_nothing(process):
     ]
 
 
-def test_all_servers_of_a_process_are_drained_before_dask_closes_it(process):
-    other = SignalDrain(process._drain, process._close)
-
-    async def scene():
-        signals = [process.drain.install(), other.install()]
-        process.release.set()
-        process.drain.restore()
-        process.drain.install()
-        os.kill(os.getpid(), signal.SIGTERM)
-        return signals, list(await process.until(5))
-
-    signals, did = asyncio.run(scene())
-    assert signals == [(signal.SIGTERM, signal.SIGUSR1)] * 2
-    assert did == [*["drain for SIGTERM"] * 2, *["close"] * 2, "Dask's handler of SIGTERM"]
-    other.restore()
-
-
 def test_a_drain_that_fails_does_not_keep_the_process(process):
     async def broken(told):
         raise OSError("no scheduler")
@@ -130,15 +112,6 @@ def test_a_drain_that_fails_does_not_keep_the_process(process):
 
     assert asyncio.run(scene()) == ["close", "Dask's handler of SIGTERM"]
     drain.restore()
-
-
-def test_restored_handlers_are_those_of_before(process):
-    async def scene():
-        process.drain.install()
-        process.drain.restore()
-        return signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1)
-
-    assert asyncio.run(scene()) == (process.handler, signal.SIG_DFL)
 
 
 def test_a_listener_of_sigusr1_keeps_it(process):
@@ -159,18 +132,6 @@ def test_a_process_that_is_not_dasks_keeps_its_handlers(process, handler):
         return process.drain.install(), signal.getsignal(signal.SIGTERM)
 
     assert asyncio.run(scene()) == ((), handler)
-
-
-def test_another_thread_installs_nothing(process):
-    installed = []
-
-    async def scene():
-        installed.append(process.drain.install())
-
-    thread = threading.Thread(target=asyncio.run, args=(scene(),))
-    thread.start()
-    thread.join()
-    assert installed == [()]
 
 
 @pytest.mark.parametrize(

@@ -45,19 +45,6 @@ def test_states_of_different_shapes_keep_their_versions() -> None:
     assert [same(state, c.state) for (state, _), c in zip(back, chunks, strict=True)] == [True] * 4
 
 
-def test_a_chunk_without_state_differs_from_an_unnamed_one() -> None:
-    back = there_and_back([chunk(0, 2), chunk(1, 2, alpha=np.ones(2)), chunk(2, 2)])
-    assert [sorted(state) for state, _ in back] == [[], ["alpha"], []]
-    directory, payload = encode_states([chunk(0, 2)])
-    assert (payload, decode_states(directory, None)) == (None, [({}, 10)])
-
-
-def test_decoded_states_own_their_memory() -> None:
-    back = there_and_back([chunk(0, 2, alpha=np.ones(2)), chunk(1, 2, alpha=np.ones(2))])
-    back[0][0]["alpha"][:] = 5.0
-    assert back[1][0]["alpha"].tolist() == [1.0, 1.0]
-
-
 def test_chunks_of_equal_shape_share_one_line_of_the_directory() -> None:
     chunks = [chunk(k, 4, alpha=np.ones(4), step=np.ones(4)) for k in range(50)]
     assert len(encode_states(chunks)[0]["looks"]) == 1

@@ -6,12 +6,11 @@ import asyncio
 import concurrent.futures
 import gc
 import socket
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,10 +26,6 @@ class UnprintableError(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
-
-
-def leave() -> NoReturn:
-    sys.exit(3)
 
 
 FAULTS: dict[str, BaseException] = {
@@ -99,9 +94,16 @@ def trainer_that_raises(settings: Any, facts: Any, absent: str) -> Any:
 RAISING = replace(ALGORITHM, name="raising", solver=RaisingSolver, trainer=raising_trainer)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
-    "place", ["solver", "solver's start", "trainer", "trainer's start", "policy"]
+    ("place", "fault"),
+    [
+        *((place, fault) for place in ("solver", "trainer") for fault in FAULTS),
+        *(
+            (place, fault)
+            for place in ("solver's start", "trainer's start", "policy")
+            for fault in ("ValueError", "StopIteration", "SystemExit")
+        ),
+    ],
 )
 def test_a_job_fails_with_the_exception_of_its_users_code(place: str, fault: str) -> None:
     algorithm = {"name": f"{__name__}:RAISING"}
@@ -233,19 +235,3 @@ def test_an_error_keeps_nothing_of_the_frames_that_it_passed():
         assert [held() for held in KeepingSolver.held] == [None] * len(KeepingSolver.held)
     finally:
         gc.enable()
-
-
-@pytest.mark.asyncio
-async def test_a_runner_keeps_no_object_whose_method_it_has_called():
-    class Member:
-        def settle(self) -> int:
-            return 1
-
-    member, runner = Member(), BriefRunner("test")
-    assert await runner.run(member.settle) == 1
-    former = weakref.ref(member)
-    del member
-    # The thread drops a call when it takes the next.
-    assert await runner.run(len, ()) == 0
-    assert former() is None
-    runner.close()

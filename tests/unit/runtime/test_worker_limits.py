@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import pytest
 
 from elasticml.algorithms.registry import memory_use
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
-from elasticml.data.out_of_core import store as out_of_core
-from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
@@ -52,11 +49,6 @@ def test_a_worker_offers_its_share_and_the_job_may_request_less() -> None:
     assert worker.at_most(None) is worker
 
 
-def test_a_job_may_limit_workers_without_limit() -> None:
-    assert WorkerLimits.of_worker(None, None) == WorkerLimits()
-    assert WorkerLimits.of_worker(0, Path("/scratch")).at_most(GIB).process_bytes == GIB
-
-
 def test_scaled_copies_need_the_same_amount_of_memory_and_disk_again(tmp_path: Path) -> None:
     budget = WorkerLimits.of_worker(4 * GIB, tmp_path)
     rooms = []
@@ -85,46 +77,6 @@ def test_a_disk_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(budgets, "disk_room", lambda folder: 0)
     assert WorkerLimits.of_worker(GIB, Path("/dev/shm")).folder is None
     assert WorkerLimits.of_worker(GIB, Path("/dev/shm")).store().out_of_core is None
-
-
-def test_a_store_goes_out_of_core_when_memory_is_full(tmp_path: Path) -> None:
-    first = [chunk(k) for k in range(3)]
-    store = ChunkStore(3 * first[0].nbytes, OutOfCoreStore(GIB, tmp_path, lambda: 0))
-    store.put(first)
-    assert not store.is_out_of_core
-    assert store.chunks[first[0].id] is first[0]
-    first[0].state = {"alpha": np.ones(100)}
-    store.put([chunk(3)])
-    assert store.is_out_of_core
-    assert all(c.is_mapped and c.out_of_core is store.out_of_core for c in store.chunks.values())
-    assert [float(c.values[0, 0]) for c in store.own(store.ids())] == [0.0, 1.0, 2.0, 3.0]
-    assert store.chunks[first[0].id].state is first[0].state
-    assert store.held_bytes == 4 * first[0].nbytes
-    assert store.room_bytes is not None
-    assert store.room_bytes > store.held_bytes
-
-
-def test_bodies_leave_the_memory_in_pieces_as_they_go_to_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n, seen = 40, list[int]()
-    copied = out_of_core._copied
-
-    def watched(*arguments: Any) -> Any:
-        seen.append(resident_bytes())
-        return copied(*arguments)
-
-    monkeypatch.setattr(out_of_core, "_copied", watched)
-    store = ChunkStore(n * chunk(0, 40_000).nbytes, OutOfCoreStore(64 * GIB, tmp_path))
-    store.put([chunk(k, 40_000) for k in range(n)])
-    gc.collect()
-    before = resident_bytes()
-    store.put([chunk(n, 40_000)])
-    assert len(seen) == n + 1
-    # Each leaves before the next one is copied: 16 chunks of 3 MB at most are there twice.
-    assert max(seen) - before < 25 * chunk(0, 40_000).nbytes
-    assert seen[-1] < before - n // 2 * chunk(0, 40_000).nbytes
-    assert store.own(store.ids())[3].values[0, 0] == 3.0
 
 
 def test_states_of_rows_and_copies_for_scaling_are_in_the_account(tmp_path: Path) -> None:

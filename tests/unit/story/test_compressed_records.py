@@ -48,23 +48,6 @@ def test_slices_equal_those_of_a_list(both, start, stop):
     assert (len(view), list(view)) == (len(made[start:stop]), made[start:stop])
 
 
-def test_single_records_and_steps_equal_those_of_a_list(both):
-    made, packed = both
-    for k in (0, BLOCK, 5 * BLOCK - 1, 5 * BLOCK, -1, -N):
-        assert packed[k] == made[k]
-    assert packed[-5:] == made[-5:]
-    assert packed[::-100] == made[::-100]
-    with pytest.raises(IndexError):
-        packed[N]
-
-
-def test_later_records_are_not_in_an_earlier_slice():
-    packed = CompressedRecords([record(k) for k in range(RECENT + BLOCK - 1)])
-    view = packed.view(0, len(packed))
-    packed.extend(record(k) for k in range(BLOCK))
-    assert list(view) == [record(k) for k in range(RECENT + BLOCK - 1)]
-
-
 def test_records_that_cannot_be_packed_are_kept_as_they_are():
     odd = {"event": "JobStarted", "spec": MappingProxyType({"a": 1})}
     packed = CompressedRecords([odd, *(record(k) for k in range(N))])

@@ -40,10 +40,6 @@ def test_sum_in_blocks_and_threads_has_the_same_bits(size, n_inputs, reduce):
     threads.close()
 
 
-def test_sum_of_nothing_is_zero():
-    assert merge_all([], "sum", np.full(3, np.nan)).tolist() == [0.0, 0.0, 0.0]
-
-
 def test_foreign_array_is_dropped_and_not_reused():
     foreign = np.frombuffer(bytes(80))
     buffers = Buffers()
