@@ -14,7 +14,7 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.preprocessing import StandardScaler
 
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
-from tests.serial_world import Return, Run, Vanish, World, split_rows
+from tests.serial_world import Run, Vanish, World, split_rows
 
 pytestmark = pytest.mark.slow
 
@@ -210,22 +210,6 @@ def test_the_bound_without_one_of_eight_members_is_tight_and_never_below(
         assert bound <= ratio_max * gap
 
 
-def test_ridge_without_a_member_is_certified_as_if_it_were_present(rows: Any) -> None:
-    X, y = rows("ijcnn1")
-    true: list[float] = []
-
-    def watch(world: World, record: Any) -> None:
-        if record.exchange.operation == "certify":
-            v = record.exchange.model["sent"]
-            true.append(0.5 * ((X @ v - y) ** 2).mean() + L2 / 2 * v @ v)
-
-    loss = Vanish(round=4, members=(3,), during="pass")
-    data = {"loss": "squared", "absent": "freeze", "schedule": (loss,), "watch": watch}
-    run = train((X, y), 8, 0.0, rounds=16, **data)
-    results = [row.extra["primal"] for row in run.rows]
-    np.testing.assert_allclose(results, true[: len(results)], rtol=1e-9)
-
-
 @pytest.mark.parametrize(
     ("name", "loss", "start", "target"),
     [("reuters", "hinge", 1e-4, 1e-6), ("a9a", "logistic", 1e-3, 1e-6)],
@@ -252,12 +236,6 @@ def test_duals_made_from_the_model_are_nearly_as_good_as_the_lost_ones(
     assert (resyncs[0], resyncs[-1]) == (0, 1)
     # The model is that of its dual variables, before the loss and after.
     assert max(row.extra["drift"] or 0.0 for row in mapped.rows) <= 1e-10
-
-
-def test_one_resync_follows_a_return_and_no_other(rows: Any) -> None:
-    schedule = (Vanish(round=3, members=(1, 2), during="pass"), Return(round=6))
-    run = train(rows("a9a"), 4, 0.0, absent="freeze", schedule=schedule, rounds=10)
-    assert [row.extra["resyncs"] for row in run.rows] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["reuters", "a9a", "covtype"])

@@ -107,14 +107,6 @@ def test_a_small_group_may_pass_a_large_one_that_waits_at_the_head():
     assert returning_members(policy.suggest(view_with([5, 1], 3))) == {2: 1}
 
 
-def test_with_fewer_members_than_vanished_a_group_returns_once_patience_is_over():
-    policy = WholeGroup(patience_s=30.0)
-    early, late = (
-        returning_members(policy.suggest(view_with([7], 3, waited))) for waited in (29.0, 30.0)
-    )
-    assert (early, late) == ({}, {1: 3})
-
-
 def test_a_returning_member_gets_its_former_place_in_the_tree():
     view = view_with([2], 4)
     assert [slots(list(s.targets)) for s in WholeGroup().suggest(view)] == [[0, 1]]

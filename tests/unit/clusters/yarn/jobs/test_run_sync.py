@@ -1,7 +1,5 @@
 """The copy of a run directory: consistent at every moment, and fetched back."""
 
-import json
-
 import pytest
 
 from elasticml.clusters.yarn.jobs import run_sync
@@ -31,18 +29,6 @@ def test_incomplete_lines_and_unchanged_files_are_not_copied(run, tmp_path):
     (run / "story.jsonl").write_text('{"round": 0}\n{"round": 1}\n')
     assert copies.copy() == 1
     assert copied(place)["story.jsonl"] == b'{"round": 0}\n{"round": 1}\n'
-
-
-def test_a_summary_has_its_location(run, tmp_path):
-    (run / "summary.json").write_text(json.dumps({"rounds": 3, "run_dir": str(run)}))
-    RunSync(run, str(tmp_path / "place")).copy()
-    assert json.loads((tmp_path / "place" / "summary.json").read_text()) == {
-        "rounds": 3,
-        "run_dir": str(tmp_path / "place"),
-    }
-    fetch(str(tmp_path / "place"), tmp_path / "here")
-    text = json.loads((tmp_path / "here" / "summary.json").read_text())
-    assert text["run_dir"] == str(tmp_path / "here")
 
 
 def test_files_for_the_driver_alone_are_not_fetched(tmp_path):
