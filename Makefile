@@ -140,11 +140,12 @@ yarn-demo: setup-test agent-where-possible ## Run a job on it that loses half of
 demo: setup ## Train on 14 workers, kill 7, restart them; plot and table in runs/demo.
 	@$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)
 
-# With ALL set, a second run follows: it installs PyTorch and runs the remaining tests.
-test: setup-test agent-where-possible ## Run the tests in ten minutes; with ALL=1 all tests, with PyTorch.
+# With ALL set, a second run follows: it installs PyTorch and runs the remaining tests, those on a real
+# YARN among them.
+test: setup-test ## Run the tests in ten minutes; with ALL=1 all tests, with PyTorch.
 	@$(call run-tests,-m "not slow")
 ifdef ALL
-	@$(MAKE) torch
+	@$(MAKE) torch agent-where-possible
 	@$(call run-tests,-m "slow or torch" -n $(SLOW_TEST_PROCESSES))
 endif
 
