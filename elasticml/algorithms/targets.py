@@ -132,10 +132,10 @@ def offset_column(settings: HasOffset, facts: DatasetStats) -> int | None:
             raise refused(f"wanted a number below {facts.n_columns}, the columns of the data")
         return offset
     # Imported here: it loads pyarrow, which members of other data do not need.
-    from elasticml.data.readers.table_encoding import encoder_from_json
+    from elasticml.data.readers.table_encoding import TableEncoder
 
     at, names = 0, []
-    for column in encoder_from_json(facts.encoder).columns:
+    for column in TableEncoder.from_json(facts.encoder).columns:
         if column.name == str(offset):
             if column.kind != "number":
                 raise refused(f"a column of kind {column.kind}, wanted one of numbers")
@@ -182,7 +182,7 @@ def check_labels(loss: object, facts: DatasetStats, *, is_classification: bool) 
         When they are words, whose codes no regression is about.
     """
     encoder = facts.encoder
-    is_of_words = encoder is not None and encoder["classes"] and not encoder["is_boolean"]
+    is_of_words = encoder is not None and encoder["classes"] and not encoder.get("is_boolean")
     if is_classification or not is_of_words:
         return
     assert encoder is not None
@@ -261,7 +261,7 @@ def label_text(label: float | str) -> str:
 def _name_of(label: float, facts: DatasetStats) -> str:
     """Return a label as a job file names it: its word if the data have words, else the number."""
     encoder = facts.encoder
-    if encoder is None or encoder["classes"] is None or encoder["is_boolean"]:
+    if encoder is None or encoder["classes"] is None or encoder.get("is_boolean"):
         return label_text(label)
     return str(encoder["classes"][int(label)])
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.data.json_record import JsonRecord
 from elasticml.errors import shown
 
 #: Distinct values that a block reports of one column; beyond them only the most frequent ones.
@@ -19,7 +20,7 @@ POINTS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnSurvey:
+class ColumnSurvey(JsonRecord):
     """Counts of a categorical column's values, or moments and quantiles of a numeric column."""
 
     rows: int = 0
@@ -31,14 +32,9 @@ class ColumnSurvey:
     #: Sum of the numbers that are not missing.
     total: float = 0.0
     #: Numbers, ascending, and how many rows each represents.
-    points: Sequence[tuple[float, int]] = ()
+    points: tuple[tuple[float, int], ...] = ()
     #: The first text of a column that was not taken for one, and where it is.
     word: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the statistics as a JSON-able dict."""
-        found: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return found | {"values": dict(self.values), "points": [list(p) for p in self.points]}
 
     @property
     def mean(self) -> float:
@@ -56,12 +52,6 @@ class ColumnSurvey:
         below = values[np.searchsorted(ends, ends[-1] / 2.0)]
         above = values[np.searchsorted(ends, ends[-1] / 2.0, side="right")]
         return float((below + above) / 2.0)
-
-
-def survey_from_json(record: Mapping[str, Any]) -> ColumnSurvey:
-    """Rebuild statistics from ``to_json()``."""
-    points = tuple((float(value), int(count)) for value, count in record["points"])
-    return ColumnSurvey(**{**record, "points": points})
 
 
 def survey_texts(counts: Mapping[str, int], rows: int, missing: int) -> ColumnSurvey:
@@ -113,7 +103,7 @@ def merge_surveys(surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnMoments:
+class ColumnMoments(JsonRecord):
     """Sums of a numeric column, or of a value of a categorical one, and products with the label."""
 
     #: Sums of 1, x, x^2, y, y^2 and x y over the rows.

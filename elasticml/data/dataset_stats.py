@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
 
-from elasticml.data.chunks.body import Kind, Layout, layout_from_json
+from elasticml.data.chunks.body import Kind, Layout
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.column_survey import (
     ColumnMoments,
     ColumnSurvey,
     merge_moments,
     merge_surveys,
-    survey_from_json,
 )
-from elasticml.errors import DataError
+from elasticml.data.json_record import JsonRecord
+from elasticml.errors import DataError, shown
 from elasticml.ids import Role
 
 #: Labels are continuous if a block, or the data set, has more distinct ones than this.
 DISTINCT_LABELS_MAX: Final = 1000
 _SPARSE: Final = frozenset({"csr", "binary_csr"})
+_NO_JSON: Final[Any] = Field(exclude=True)
+
+
+def _readable(encoder: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Check what is read of an encoder where tables cannot be."""
+    if encoder is None or isinstance(encoder.get("classes"), list | None):
+        return encoder
+    raise ValueError(f"classes are {shown(encoder['classes'])}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSummary:
+class BlockSummary(JsonRecord):
     """Statistics of one block; small enough to send to the driver."""
 
     block: int
@@ -64,49 +73,9 @@ class BlockSummary:
         """The notes with their counts filled in."""
         return tuple(text.format(count) for text, count in self.counts.items() if count)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as a JSON-able dict."""
-        return {
-            "block": self.block,
-            "rows": self.rows,
-            "n_columns": self.n_columns,
-            "layout": self.layout.to_json(),
-            "labels": [[label, count] for label, count in self.labels.items()],
-            "continuous": self.continuous,
-            "weight_sum": self.weight_sum,
-            "n_chunks": self.n_chunks,
-            "nbytes": self.nbytes,
-            "counts": dict(self.counts),
-            "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
-            "index_base": self.index_base,
-            "columns": {name: column.to_json() for name, column in self.columns.items()},
-            "moments": {n: [m.column, *m.sums] for n, m in self.moments.items()},
-            **({"size_ratio": self.size_ratio} if self.size_ratio != 1.0 else {}),
-            "encoder": self.encoder,
-            **({"scored_rows": dict(self.scored_rows)} if self.scored_rows else {}),
-        }
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> BlockSummary:
-        """Rebuild a summary from ``summary.to_json()``."""
-        labels = {float(label): int(count) for label, count in record["labels"]}
-        columns = record.get("columns") or {}
-        moments = record.get("moments") or {}
-        changed = {
-            "layout": layout_from_json(record["layout"]),
-            "labels": labels,
-            "columns": {name: survey_from_json(column) for name, column in columns.items()},
-            "moments": {
-                # Former files have another number before the sums.
-                name: ColumnMoments(column=column, sums=tuple(sums[-6:]))
-                for name, (column, *sums) in moments.items()
-            },
-        }
-        return BlockSummary(**{**record, **changed})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetStats:
+class DatasetStats(JsonRecord):
     """Statistics of the whole data set, fixed before the first round."""
 
     n_rows: int
@@ -126,50 +95,15 @@ class DatasetStats:
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     index_base: int | None = None
     #: Tables, after a survey: statistics of the columns; they are not part of the JSON.
-    columns: Mapping[str, ColumnSurvey] = field(default_factory=dict)
+    columns: Annotated[Mapping[str, ColumnSurvey], _NO_JSON] = field(default_factory=dict)
     #: Tables: sums of the columns, and their products with the label; not in the JSON.
-    moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
+    moments: Annotated[Mapping[str, ColumnMoments], _NO_JSON] = field(default_factory=dict)
     #: Smallest of the blocks' ratios; not in the JSON.
-    size_ratio: float = 1.0
+    size_ratio: Annotated[float, _NO_JSON] = 1.0
     #: Tables: the fitted encoder as JSON.
-    encoder: Mapping[str, Any] | None = None
+    encoder: Annotated[Mapping[str, Any] | None, AfterValidator(_readable)] = None
     #: Rows that are scored and not trained on, by role; not among ``n_rows``.
     scored_rows: Mapping[Role, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the statistics as a JSON-able dict."""
-        return {
-            "n_rows": self.n_rows,
-            "n_columns": self.n_columns,
-            "classes": None if self.classes is None else list(self.classes),
-            "label_counts": [[label, count] for label, count in self.label_counts.items()],
-            "layout": self.layout.to_json(),
-            "weight_sum": self.weight_sum,
-            "n_blocks": self.n_blocks,
-            "n_chunks": self.n_chunks,
-            "nbytes": self.nbytes,
-            "notes": list(self.notes),
-            "vocabularies": {name: list(words) for name, words in self.vocabularies.items()},
-            "index_base": self.index_base,
-            "encoder": self.encoder,
-            **({"scored_rows": dict(self.scored_rows)} if self.scored_rows else {}),
-        }
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> DatasetStats:
-        """Rebuild statistics from ``to_json()``."""
-        classes, encoder = record["classes"], record.get("encoder")
-        if encoder is not None:
-            # What models read of it, so that another value is an error here.
-            list(encoder["classes"] or ()), encoder["label"], encoder["is_boolean"]
-        changed = {
-            "classes": None if classes is None else tuple(float(label) for label in classes),
-            "label_counts": {float(k): int(v) for k, v in record["label_counts"]},
-            "layout": layout_from_json(record["layout"]),
-            "notes": tuple(record["notes"]),
-            "vocabularies": {name: list(words) for name, words in record["vocabularies"].items()},
-        }
-        return DatasetStats(**{**record, **changed})
 
 
 def summarise(

@@ -289,12 +289,12 @@ def array_in(path: str) -> NDArray[Any]:
 
 def row_input_from_json(record: Mapping[str, Any]) -> RowInput:
     """Rebuild the description from ``to_json()``."""
-    from elasticml.data.readers.table_encoding import encoder_from_json
+    from elasticml.data.readers.table_encoding import TableEncoder
 
     encoder = record["encoder"]
     return RowInput(
         n_columns=int(record["n_columns"]),
-        encoder=None if encoder is None else encoder_from_json(encoder),
+        encoder=None if encoder is None else TableEncoder.from_json(encoder),
         names=tuple(record["names"]),
         index_base=record["index_base"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from elasticml.data.readers.table_encoding import (
     ColumnEncoding,
+    TableEncoder,
     arrow_table,
-    encoder_from_json,
     matrix_of,
 )
 from elasticml.errors import ConfigError
@@ -92,7 +93,7 @@ def _columns(rows: RowInput, is_linear: bool) -> tuple[Any, NDArray[np.int64]]:
                 if None in column.categories:
                     order.append(starts[column.name] + places[-1])
         else:
-            single = {**encoder.to_json(), "columns": [_json(columns[0])]}
+            single = replace(encoder, columns=(columns[0],)).to_json()
             function = FunctionTransformer(encode_column, kw_args={"encoder": single})
             parts.append((names[0], function, names))
             order += [starts[names[0]] + at for at in range(columns[0].width)]
@@ -127,13 +128,9 @@ def _categories(column: ColumnEncoding) -> NDArray[Any]:
     return np.array([*present, *missing], object)
 
 
-def _json(column: ColumnEncoding) -> dict[str, Any]:
-    return {f: getattr(column, f) for f in column.__dataclass_fields__}
-
-
 def encode_column(frame: Any, encoder: Mapping[str, Any]) -> Any:
     """Encode the columns of a frame as an elasticml model does; for ``FunctionTransformer``."""
-    rows = matrix_of(encoder_from_json(encoder).features(arrow_table(frame), "X", _row, {}))
+    rows = matrix_of(TableEncoder.from_json(encoder).features(arrow_table(frame), "X", _row, {}))
     if scipy.sparse.issparse(rows) and rows.nnz <= np.iinfo(np.int32).max:
         # scikit-learn's K-Means takes no other indices.
         rows.indices, rows.indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from elasticml.data.json_record import JsonRecord
 from elasticml.errors import DataError
 
 Kind = Literal["dense", "csr", "binary_csr", "sequence"]
@@ -37,7 +38,7 @@ assert _FIXED.size + _TABLE.size + ALPHABET_BYTES_MAX == HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(JsonRecord):
     """How the examples of a chunk are stored, and how many columns they span."""
 
     kind: Kind
@@ -48,16 +49,6 @@ class Layout:
     alphabet: str = ""
     length: int = 0
     ngrams: tuple[int, int] = (0, 0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the layout as a JSON-able dict."""
-        return {**asdict(self), "ngrams": list(self.ngrams)}
-
-
-def layout_from_json(record: dict[str, Any]) -> Layout:
-    """Rebuild a layout from ``layout.to_json()``."""
-    low, high = record["ngrams"]
-    return Layout(**{**record, "ngrams": (int(low), int(high))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from elasticml.data.chunks.body import (
 from elasticml.data.chunks.body import Dtype as Dtype
 from elasticml.data.chunks.body import Kind as Kind
 from elasticml.data.chunks.body import Layout as Layout
-from elasticml.data.chunks.body import layout_from_json as layout_from_json
 from elasticml.data.chunks.lazy_body import LazyBody
 from elasticml.ids import ChunkId, ChunkInfo, is_trained
 

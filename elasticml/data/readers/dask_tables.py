@@ -25,7 +25,6 @@ from elasticml.data.readers.table_encoding import (
     arrow_column,
     arrow_table,
     columns_of_survey,
-    encoder_from_json,
     matrix_of,
     resolve_columns,
     type_of_arrow,
@@ -187,7 +186,7 @@ def _surveyed(spec: Mapping[str, Any], block: int, part: Any) -> BlockSummary:
 
 
 def _encoded(record: Mapping[str, Any], block: int, part: Any) -> Any:
-    encoder, title = encoder_from_json(record), partition_title(block)
+    encoder, title = TableEncoder.from_json(record), partition_title(block)
     return matrix_of(encoder.features(arrow_table(part), title, "row {}".format, {}))
 
 

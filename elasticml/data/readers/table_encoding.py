@@ -6,7 +6,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
+from elasticml.data.json_record import JsonRecord
 from elasticml.data.source import HeldOut
 from elasticml.errors import ConfigError, DataError, one_line, shown
 from elasticml.specification.settings_model import (
@@ -60,7 +61,6 @@ _DATES: Final = {
 _TIME: Final = r"([ T]\d\d?:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 #: Months, days and hours of one digit, in dates that begin with the year.
 _ONE_DIGIT: Final = (r"^(\d{4}-)(\d\b)", r"^(\d{4}-\d\d-)(\d\b)", r"^([\d-]{10}[ T])(\d:)")
-_KINDS: Final = ("number", "category", "hash", "date")
 Place = Callable[[int], str]
 F64 = NDArray[np.float64]
 
@@ -141,7 +141,7 @@ class TableOptions(SettingsModel):
     @field_validator("encoder", mode="after")
     @classmethod
     def _read_encoder(cls, fitted: Any) -> Any:
-        return encoder_from_json(fitted) if isinstance(fitted, Mapping) else fitted
+        return TableEncoder.from_json(fitted) if isinstance(fitted, Mapping) else fitted
 
     @field_serializer("encoder")
     def _write_encoder(self, encoder: Any) -> Any:
@@ -245,7 +245,7 @@ def resolve_columns(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnEncoding:
+class ColumnEncoding(JsonRecord):
     """The fitted encoding of one feature column."""
 
     name: str
@@ -259,7 +259,7 @@ class ColumnEncoding:
     #: Whether all other values share a column.
     other: bool = False
     #: Number of columns into which values are hashed.
-    buckets: int = 0
+    buckets: Annotated[int, Field(ge=0)] = 0
     #: The numbers that represent a date.
     parts: tuple[str, ...] = ()
     #: Whether the numbers 0 and 1 are false and true.
@@ -354,7 +354,7 @@ class ColumnEncoding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableEncoder:
+class TableEncoder(JsonRecord):
     """The fitted map from a table's rows to rows of numbers, and from its labels to codes."""
 
     label: str
@@ -427,15 +427,6 @@ class TableEncoder:
         if self.classes is not None and not self.is_boolean:
             some[self.label] = list(self.classes)
         return dict(sorted(some.items()))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the encoder as a JSON-able dict."""
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {
-            "classes": None if self.classes is None else list(self.classes),
-            "columns": [_without_defaults(column) for column in self.columns],
-            "na_values": list(self.na_values),
-            "notes": list(self.notes),
-        }
 
     # --- rows ---------------------------------------------------------------------------------
 
@@ -567,26 +558,6 @@ class TableEncoder:
                 kind = pyarrow.float64() if column.kind == "number" else pyarrow.string()
                 table = table.append_column(column.name, pyarrow.nulls(table.num_rows, kind))
         return table
-
-
-def encoder_from_json(fitted: Mapping[str, Any]) -> TableEncoder:
-    """Rebuild an encoder from ``to_json()``; raises ValueError for an unknown kind of column."""
-    columns = []
-    for one in fitted["columns"]:
-        lists = {key: tuple(one[key]) for key in ("categories", "parts") if key in one}
-        if one["kind"] not in _KINDS or one.get("buckets", 0) < 0:
-            raise ValueError(f"column {shown(one['name'])} has no encoding of kind {one['kind']!r}")
-        columns.append(ColumnEncoding(**{**one, **lists}))
-    classes = fitted["classes"]
-    return TableEncoder(
-        **{
-            **fitted,
-            "classes": None if classes is None else tuple(classes),
-            "columns": tuple(columns),
-            "na_values": tuple(fitted.get("na_values", ())),
-            "notes": tuple(fitted["notes"]),
-        }
-    )
 
 
 def encoder_of_numbers(names: Sequence[str]) -> TableEncoder:
@@ -1132,16 +1103,6 @@ def _shown(name: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
-
-
-def _without_defaults(column: ColumnEncoding) -> dict[str, Any]:
-    plain = ColumnEncoding(name=column.name, kind=column.kind)
-    kept = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in asdict(column).items()
-        if value != getattr(plain, key)
-    }
-    return {"name": column.name, "kind": column.kind, **kept}
 
 
 def _refuse_missing(missing: NDArray[np.bool_], name: str, path: str, place: Place) -> None:

@@ -26,7 +26,6 @@ from elasticml.data.readers.table_encoding import (
     TableColumns,
     TableEncoder,
     TableOptions,
-    encoder_from_json,
     fit_encoder,
     matrix_of,
     needs_statistics,
@@ -112,7 +111,7 @@ class TableFormat(Format, TableOptions):
         source = self if facts.n_columns == 0 else self.with_columns(facts.n_columns)
         if facts.encoder is None:
             return source
-        return source.with_encoder(encoder_from_json(facts.encoder))
+        return source.with_encoder(TableEncoder.from_json(facts.encoder))
 
     def _fit(self, surveys: Mapping[str, ColumnSurvey]) -> TableEncoder:
         cells = {**self._texts(), **(self.words or {})}

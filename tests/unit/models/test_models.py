@@ -154,8 +154,8 @@ def test_files_that_are_no_models_are_refused(folder: Path, tmp_path: Path) -> N
         ({"format": "another"}, "a file of format 'another', wanted 'elasticml model'"),
         ({"classes": ["no"]}, "damaged header .*classes of shape .* for 1 rows of coef"),
         ({"classes": 2}, "damaged header .*classes of shape"),
-        (with_first_column(header, kind="forest"), "has no encoding of kind 'forest'"),
-        (with_first_column(header, kind="hash", buckets=-3), "has no encoding of kind 'hash'"),
+        (with_first_column(header, kind="forest"), "columns.0.kind: got 'forest'"),
+        (with_first_column(header, kind="hash", buckets=-3), "columns.0.buckets: got -3"),
     ):
         text = json.dumps(header | change).encode()
         np.savez(tmp_path / "m.npz", **{**arrays, HEADER: np.frombuffer(text, np.uint8)})

@@ -12,7 +12,6 @@ from elasticml.data.chunks.chunk import (
     binary_csr_chunk,
     csr_chunk,
     dense_chunk,
-    layout_from_json,
     sequence_chunk,
 )
 from elasticml.errors import DataError
@@ -91,4 +90,4 @@ def test_rows_with_indices_out_of_range_are_refused(indptr: list[int], indices: 
 
 
 def test_layout_survives_json() -> None:
-    assert layout_from_json(SEQUENCES.to_json()) == SEQUENCES
+    assert Layout.from_json(SEQUENCES.to_json()) == SEQUENCES

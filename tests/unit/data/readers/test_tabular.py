@@ -16,7 +16,7 @@ import pytest
 from elasticml.data.column_survey import POINTS_MAX, merge_surveys, survey_numbers
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers import files, tabular
-from elasticml.data.readers.table_encoding import encoder_from_json
+from elasticml.data.readers.table_encoding import TableEncoder
 from elasticml.data.readers.tabular import TableSource, read_csv, read_parquet
 from elasticml.data.source import load_all, source_from_spec, survey_all
 from elasticml.errors import ConfigError, DataError
@@ -244,7 +244,7 @@ def test_only_columns_with_gaps_are_marked(tmp_path: Path) -> None:
     data = survey_all(read_csv(path, "y", missing=0, missing_indicator=True))
     fitted = data.read(0, None, 1)[1].encoder
     assert fitted is not None
-    encoder = encoder_from_json(fitted)
+    encoder = TableEncoder.from_json(fitted)
     assert encoder.names() == ["a", "a is missing", "b", "b is missing"]
 
 
