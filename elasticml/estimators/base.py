@@ -31,7 +31,7 @@ from elasticml.estimators.backend_choice import (
     stored_values,
     threads_for,
 )
-from elasticml.estimators.inputs import is_named, load_arrays, load_rows, load_training
+from elasticml.estimators.inputs import is_named, load_arrays, load_training
 from elasticml.estimators.offsets import appended, column_of, is_column, numbers_of, taken_out
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution, solve_all
@@ -113,6 +113,11 @@ class ElasticEstimator(BaseEstimator):
 
     #: Parameters that scikit-learn's estimator has, and that have no meaning here.
     _without_meaning: ClassVar[tuple[str, ...]] = ()
+    #: What scikit-learn checks of the rows to predict.
+    _rules_of_predicted: ClassVar[dict[str, Any]] = {
+        "accept_sparse": ["csr", "csc"],
+        "dtype": [np.float64, np.float32],
+    }
     #: What turns tables into rows, if the model was fitted to a table in a file.
     _rows: RowInput | None = None
     n_features_in_: int
@@ -178,21 +183,19 @@ class ElasticEstimator(BaseEstimator):
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
         return RowInput(n_columns=self.n_features_in_, names=names)
 
-    def _of_table(self, X: Any) -> Any:
-        """Return the rows of a table by the names of its columns; None if X is none.
+    def _rows_of(self, X: Any) -> Any:
+        """Return rows to predict as an array or CSR matrix.
 
-        A table is a file of a known format or its source; and a frame, if the model was fitted to a
-        table, whose categories it knows. If that was a frame, rows may also be arrays of as many
-        columns.
+        The columns of a file are known by their names; and those of a frame, if the model was
+        fitted to a table, whose categories it knows. If that was a frame, rows may also be arrays
+        of as many columns.
         """
         check_is_fitted(self)
         if is_named(X):
-            from elasticml.estimators.file_inputs import read_table
-
-            return read_table(X, self._row_input())
+            return self._row_input().in_memory(X)
         is_frame, has_names = hasattr(X, "__arrow_c_stream__"), hasattr(self, "feature_names_in_")
         if self._rows is None or not (is_frame or has_names):
-            return None
+            return validate_data(self, X, reset=False, **self._rules_of_predicted)
         if is_frame and has_names:
             validate_data(self, X, reset=False, skip_check_array=True)  # their names and order
         return self._rows.matrix(X)
@@ -471,14 +474,7 @@ class LinearEstimator(ElasticEstimator):
         raise NotImplementedError
 
     def _margins(self, X: Any, offset: Any = None) -> NDArray[Any]:
-        table = self._of_table(X)
-        if table is None:
-            X = load_rows(X, n_columns=self.n_features_in_)
-            X = validate_data(
-                self, X, accept_sparse=["csr", "csc"], dtype=[np.float64, np.float32], reset=False
-            )
-        else:
-            X = table
+        X = self._rows_of(X)
         products: NDArray[Any] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
         margins: NDArray[Any] = products + self.intercept_
         if offset is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.by_columns import is_by_columns
-from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.chunks.rows import concatenated, matrix_of, rows_of_chunk
 from elasticml.data.readers.tables import TableFormat
 from elasticml.data.source import (
     Source,
@@ -54,8 +54,8 @@ def read(
     return X, y, sample_weight, rows
 
 
-def read_rows(X: Any, n_columns: int | None) -> tuple[Any, RowInput | None]:
-    """Read rows only, and the encoding; see :func:`elasticml.estimators.inputs.load_rows`."""
+def read_rows(X: Any) -> tuple[Any, RowInput | None]:
+    """Read rows only, and the encoding of a table."""
     name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
     if infer_format(name) in _TABLES:
         raise ConfigError(
@@ -63,40 +63,8 @@ def read_rows(X: Any, n_columns: int | None) -> tuple[Any, RowInput | None]:
             "em.read_csv(path, label=...)",
             path=name,
         )
-    X, _, _, rows = read(X, None, None, n_columns, None)
+    X, _, _, rows = read(X, None, None, None, None)
     return X, rows
-
-
-def read_table(X: Any, rows: RowInput) -> Any:
-    """Read the rows of a table for a model; None if X is no table, or a source of numbers.
-
-    Parameters
-    ----------
-    X : path, URL or source
-        It may have the column of the labels, or not.
-
-    Raises
-    ------
-    ConfigError
-        When the model was fitted to an array, so that the columns' names are unknown.
-    DataError
-        When the columns do not fit the model.
-    """
-    name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
-    is_encoded = isinstance(X, TableFormat) and rows.encoder is not None
-    if infer_format(name) not in _TABLES and not is_encoded:
-        return None
-    if rows.encoder is None and not rows.names:
-        raise ConfigError(
-            f"{name} is a table, and the model was fitted to rows without names: fit it to a table "
-            "or a DataFrame, or give a source that names the labels: em.read_csv(path, label=...)",
-            path=name,
-        )
-    parts = [batch.X for batch in rows.batches(X)]
-    if not parts:
-        raise DataError(f"{name} holds no rows, wanted at least one", path=name)
-    is_sparse = scipy.sparse.issparse(parts[0])
-    return scipy.sparse.vstack(parts, format="csr") if is_sparse else np.concatenate(parts)
 
 
 def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
@@ -139,25 +107,10 @@ def _rows(
     if not chunks:
         path = str(source.spec().get("path", "the source"))
         raise DataError(f"{path} holds no examples, wanted at least one", path=path)
-    kinds = {chunk.layout.kind for chunk in chunks}
-    if "sequence" in kinds:
-        raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")
-    rows = [rows_of_chunk(chunk) for chunk in chunks]
-    labels = np.concatenate([part.labels for part in rows])
+    rows = concatenated([rows_of_chunk(chunk) for chunk in chunks])
+    width, labels = n_columns or rows.n_columns, rows.labels
     encoder = ready.fitted_encoder() if isinstance(ready, TableFormat) else None
     if encoder is not None and encoder.classes is not None:
         labels = np.array(encoder.classes)[labels.astype(np.int64)]
-    weights = None
-    if any(part.weights is not None for part in rows):
-        weights = np.concatenate(
-            [np.ones(len(p.labels)) if p.weights is None else p.weights for p in rows]
-        )
-    width = n_columns or max(part.n_columns for part in rows)
     table = None if encoder is None else RowInput(n_columns=width, encoder=encoder)
-    if kinds == {"dense"}:
-        return np.concatenate([part.dense for part in rows]), labels, weights, table
-    parts = [
-        scipy.sparse.csr_array((p.values, p.indices, p.indptr), shape=(len(p.labels), width))
-        for p in rows
-    ]
-    return scipy.sparse.vstack(parts, format="csr"), labels, weights, table
+    return matrix_of(replace(rows, n_columns=width)), labels, rows.weights, table

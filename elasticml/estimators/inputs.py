@@ -68,14 +68,7 @@ def _load(
     return X, y, sample_weight, rows
 
 
-def load_rows(X: Any, *, n_columns: int | None) -> Any:
-    """Return rows only, like :func:`load_arrays`; labels and weights in a file are ignored."""
-    return load_training_rows(X, n_columns=n_columns)[0]
-
-
-def load_training_rows(
-    X: Any, *, n_columns: int | None = None, client: Any = None
-) -> tuple[Any, RowInput | None]:
+def load_training_rows(X: Any, *, client: Any = None) -> tuple[Any, RowInput | None]:
     """Return rows only, and the encoding of a table as :func:`load_training` does.
 
     Raises
@@ -87,7 +80,7 @@ def load_training_rows(
     if is_named(X):
         from elasticml.estimators.file_inputs import read_rows
 
-        X, rows = read_rows(X, n_columns)
+        X, rows = read_rows(X)
     return _encoded(_computed([X], client)[0], rows)
 
 

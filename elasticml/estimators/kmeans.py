@@ -28,7 +28,7 @@ from elasticml.data.chunks.chunk import Dtype
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
 from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of
-from elasticml.estimators.inputs import is_named, load_rows, load_training_rows
+from elasticml.estimators.inputs import is_named, load_training_rows
 from elasticml.jobs.user_warnings import warn
 from elasticml.runtime.executors import parallel
 
@@ -115,6 +115,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     """
 
     _without_meaning = ("n_init", "verbose", "copy_x", "algorithm")
+    _rules_of_predicted: ClassVar[dict[str, Any]] = {
+        "accept_sparse": "csr",
+        "dtype": [np.float64, np.float32],
+        "order": "C",
+    }
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions(set(_STARTS)), "array-like"],
@@ -291,7 +296,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         check_is_fitted(self)
         if is_lazy(X):
             return lazily(self, "transform", X, self.cluster_centers_.dtype, len(self._centres()))
-        X = self._loaded(X)
+        X = self._rows_of(X)
         from sklearn.metrics.pairwise import euclidean_distances
 
         distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
@@ -324,35 +329,23 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
 
     # --- data and starts -------------------------------------------------------------------------
 
-    def _validated(self, X: Any, *, reset: bool) -> Any:
-        return validate_data(
-            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", reset=reset
-        )
-
     def _read(
         self, X: Any, sample_weight: ArrayLike | None, *, reset: bool
     ) -> tuple[Any, NDArray[np.float64] | None]:
         if reset:
             is_frame = not is_named(X)
             X, self._rows = load_training_rows(X, client=self.client)
-            X = self._validated(X, reset=True)
+            X = validate_data(self, X, **self._rules_of_predicted)
             if is_frame:
                 self._take_names()
         else:
-            X = self._loaded(X)
+            X = self._rows_of(X)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
         return X, weights
-
-    def _loaded(self, X: Any) -> Any:
-        """Return the rows to predict in memory, an array or a CSR matrix."""
-        table = self._of_table(X)
-        if table is not None:
-            return table
-        return self._validated(load_rows(X, n_columns=self.n_features_in_), reset=False)
 
     def _check(self, X: Any, *, is_new: bool) -> None:
         self._validate_params()

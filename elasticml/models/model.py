@@ -77,10 +77,7 @@ class Model:
         ConfigError, DataError
             When the rows cannot be read or do not fit the model.
         """
-        dtype = self._dtype()
-        return self._map(
-            lambda rows: self._predicted(rows).astype(dtype, copy=False), X, dtype, self._width()
-        )
+        return self._map(self._predicted, X)
 
     def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
         """Return the weighted accuracy, or in regression the coefficient of determination.
@@ -94,16 +91,16 @@ class Model:
         y : array_like (n,), optional
             Labels; by default those in the table or file.
         sample_weight : array_like (n,), optional
+            By default those in the table or file, if y is not given.
         """
         from sklearn.metrics import accuracy_score
 
-        if y is None and is_file(X):
-            batches = list(self._scored(X))
-            predicted = np.concatenate([p for p, _ in batches])
-            y = np.concatenate([t for _, t in batches])
-        elif y is None:
-            batch = self.rows.labelled(X)
-            predicted, y = self._predicted(batch.X), self._words(batch.labels)
+        if y is None:
+            batches = list(self.rows.batches(X, labelled=True))
+            predicted = np.concatenate([self._predicted(batch.X) for batch in batches])
+            y = np.concatenate([self._words(batch.labels) for batch in batches])
+            if sample_weight is None and batches[0].weights is not None:
+                sample_weight = np.concatenate([batch.weights for batch in batches])
         else:
             predicted = np.asarray(self.predict(X))
         measure = self._determination if self.classes_ is None else accuracy_score
@@ -199,40 +196,26 @@ class Model:
         """Add the model's outputs for the encoded rows, a name in the graph."""
         raise ConfigError("to_onnx: networks are exported by torch.onnx.export(model.module, ...)")
 
-    def _dtype(self) -> Any:
-        return np.dtype(np.float64) if self.classes_ is None else self.classes_.dtype
-
-    def _width(self) -> int | None:
-        """Return the number of columns of the predictions; None for one number per row."""
-        return None
-
     def _words(self, codes: F64 | None) -> NDArray[Any]:
         """Return the labels of codes, if classes are words; else numbers unchanged."""
-        assert codes is not None
+        if codes is None:
+            raise DataError("the rows have no labels, which score needs; give y")
         encoder = self.rows.encoder
         if self.classes_ is None or encoder is None or encoder.classes is None:
             return codes
         words: NDArray[Any] = self.classes_[codes.astype(np.int64)]
         return words
 
-    def _scored(self, data: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        for batch in self.rows.batches(data, labelled=True):
-            if batch.labels is None:
-                raise DataError(f"{data} has no labels, which score needs; give y")
-            yield self._predicted(batch.X), self._words(batch.labels)
-
-    def _map(
-        self,
-        function: Callable[[Any], NDArray[Any]],
-        X: Any,
-        dtype: Any = np.float64,
-        width: int | None = None,
-    ) -> Any:
+    def _map(self, function: Callable[[Any], NDArray[Any]], X: Any) -> Any:
         """Apply a function of rows of numbers to whatever the user gives."""
+        if is_lazy(X) or is_file(X):
+            empty = function(scipy.sparse.csr_array((1, self.rows.n_columns)))[:0]
         if is_lazy(X):
-            return map_partitions(lambda part: function(self.rows.matrix(part)), X, dtype, width)
+            width = empty.shape[1] if empty.ndim == 2 else None
+            return map_partitions(
+                lambda part: function(self.rows.matrix(part)), X, empty.dtype, width
+            )
         if is_file(X):
-            empty = np.empty((0,) if width is None else (0, width), dtype)
             return np.concatenate([*(function(b.X) for b in self.batches(X)), empty])
         return function(self.rows.matrix(X))
 
@@ -343,8 +326,7 @@ class LinearModel(Model):
         ----------
         X : rows, as :class:`Model` describes
         """
-        width = len(self.coef_) if len(self.coef_) > 1 else None
-        return self._map(self._margins, X, np.float64, width)
+        return self._map(self._margins, X)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of the classes, (n, n_classes); for the logistic loss.
@@ -359,7 +341,7 @@ class LinearModel(Model):
                 f"predict_proba: the model's loss is {self.loss or 'unknown'}, which has no "
                 "probabilities; train with loss: logistic, or use decision_function"
             )
-        return self._map(self._probabilities, X, np.float64, len(self.classes_))
+        return self._map(self._probabilities, X)
 
     def outputs(self, X: Any) -> dict[str, NDArray[Any]]:
         """Return the prediction, and the probabilities or the margin."""
@@ -400,9 +382,6 @@ class LinearModel(Model):
 
         return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=self.power))
 
-    def _width(self) -> int | None:
-        return len(self.coef_) if self.classes_ is None and len(self.coef_) > 1 else None
-
     def _sklearn(self, order: NDArray[np.int64]) -> Any:
         from sklearn.linear_model import LogisticRegression, Ridge, TweedieRegressor
         from sklearn.svm import LinearSVC
@@ -413,7 +392,7 @@ class LinearModel(Model):
                 regressor = TweedieRegressor(power=self.power, link="log")
                 regressor._base_loss = regressor._get_loss()  # has the link; fit would set it
             regressor.coef_, regressor.intercept_ = self.coef_[:, order], self.intercept_.copy()
-            if self._width() is None:
+            if len(self.coef_) == 1:
                 regressor.coef_ = regressor.coef_[0]
                 regressor.intercept_ = float(self.intercept_[0])
             regressor.n_features_in_ = len(order)
@@ -503,7 +482,7 @@ class KMeansModel(Model):
 
     def transform(self, X: Any) -> Any:
         """Return the distances to all centres, shape (n, k)."""
-        return self._map(self._distances, X, np.float64, len(self.cluster_centers_))
+        return self._map(self._distances, X)
 
     def score(self, X: Any, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
         """Return minus the weighted sum of squared distances to the nearest centres."""
@@ -526,9 +505,6 @@ class KMeansModel(Model):
     def settings(self) -> dict[str, Any]:
         """Return nothing: centres are all."""
         return {}
-
-    def _dtype(self) -> Any:
-        return np.dtype(np.int64)
 
     def _predicted(self, X: Any) -> NDArray[Any]:
         nearest: NDArray[Any] = self._distances(X).argmin(axis=1)
@@ -652,8 +628,7 @@ class NetworkModel(Model):
         ConfigError, DataError
             As :attr:`module`, and when an example has another number of values.
         """
-        width = len(self.classes_) if self.classes_ is not None else 1
-        return self._map(self._outputs, X, np.float64, width)
+        return self._map(self._outputs, X)
 
     def to_safetensors(self, path: str | Path) -> None:
         """Write all arrays as a safetensors file, in float32 as PyTorch has them.

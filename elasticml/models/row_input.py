@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.source import (
     Source,
     infer_format,
@@ -22,6 +22,7 @@ from elasticml.data.source import (
     listed_once,
     read_block,
     source_from_spec,
+    survey_all,
 )
 from elasticml.data.storage.filesystem import local_path
 from elasticml.data.storage.untrusted_files import check_array_header, reading
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from elasticml.data.readers.table_encoding import TableEncoder
 
 _TABLES = ("csv", "parquet")
+#: Rows of an array in a file that are predicted at once.
+_ARRAY_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class Batch:
     X: Any
     #: Labels, (n,), as codes where classes are words; None if the file has none.
     labels: NDArray[np.float64] | None = None
+    #: Sample weights, (n,); None if the data have none.
+    weights: NDArray[np.float64] | None = None
     #: Further columns of the file, an Arrow table.
     kept: Any = None
 
@@ -107,9 +112,7 @@ class RowInput:
         if scipy.sparse.issparse(X):
             rows = X.tocsr()
         elif is_table(X):
-            from elasticml.data.readers.table_encoding import arrow_table
-
-            return self._of_table(arrow_table(X), "X")
+            return self._of_table(X, "X").X
         else:
             rows = np.asarray(X)
             if rows.ndim == 1 and rows.dtype != object:
@@ -117,7 +120,7 @@ class RowInput:
             if self.encoder is not None and rows.shape[1:] == (len(self.encoder.columns),):
                 names = [column.name for column in self.encoder.columns]
                 columns = [pyarrow.array(rows[:, j], from_pandas=True) for j in range(len(names))]
-                return self._of_table(pyarrow.table(columns, names), "X")
+                return self._of_table(pyarrow.table(columns, names), "X").X
         width = int(np.prod(rows.shape[1:])) if not scipy.sparse.issparse(rows) else rows.shape[1]
         if width != self.n_columns:
             raw = "" if self.encoder is None else f" ({len(self.encoder.columns)} before encoding)"
@@ -126,19 +129,35 @@ class RowInput:
             )
         return _finite(rows)
 
+    def in_memory(self, data: Any) -> Any:
+        """Return all rows of a file or source as an array or CSR array, (n, d).
+
+        Raises
+        ------
+        ConfigError, DataError
+            When it cannot be read, has no rows, or does not fit the model.
+        """
+        parts = [batch.X for batch in self.batches(data)]
+        if not parts:
+            raise DataError(f"{data} holds no rows, wanted at least one")
+        is_sparse = scipy.sparse.issparse(parts[0])
+        return scipy.sparse.vstack(parts, format="csr") if is_sparse else np.concatenate(parts)
+
     def batches(
         self, data: Any, keep: Sequence[str] = (), *, labelled: bool = False
     ) -> Iterator[Batch]:
-        """Yield a file's or a source's rows in bounded memory.
+        """Yield the rows of a file, a source or a table, of files in bounded memory.
 
         Parameters
         ----------
-        data : path, URL or Source
-            A table is read with the model's encoding.
+        data : path, URL, Source or table in memory
+            A table is read with the model's encoding. If the model has none, and no names, a
+            source of a table is read with its own.
         keep : sequence of str
             Further columns of a table to return.
         labelled : bool
-            Whether to return labels too; rows without one are skipped if training did so.
+            Whether to return labels and weights too; rows without a label are skipped if
+            training did so.
 
         Raises
         ------
@@ -149,17 +168,24 @@ class RowInput:
         from elasticml.data.readers.tabular import TableSource
 
         format = None
-        if isinstance(data, FrameSource):
-            yield self.labelled(data.rows) if labelled else Batch(X=self.matrix(data.rows))
+        if self.encoder is not None or self.names:
+            if isinstance(data, FrameSource):
+                data = data.rows
+            elif isinstance(data, TableSource):
+                format, data = data.format, data.path
+        if not is_file(data):
+            if not is_table(data) or (labelled and self.encoder is None):
+                raise DataError(
+                    "score needs labels: give y, or a table that has the column of labels"
+                )
+            yield self._of_table(data, "X", labelled=labelled)
             return
-        if isinstance(data, TableSource):
-            format, data = data.format, data.path
         name = os.fspath(data) if isinstance(data, str | os.PathLike) else ""
         if name.endswith(".npy"):
             rows = array_in(name)
             n_rows = len(rows)
-            for start in range(0, n_rows, 65_536):
-                yield Batch(X=self.matrix(rows[start : start + 65_536]))
+            for start in range(0, n_rows, _ARRAY_ROWS):
+                yield Batch(X=self.matrix(rows[start : start + _ARRAY_ROWS]))
             return
         if (format := format or infer_format(name)) in _TABLES:
             yield from self._table_batches(name, format, keep, labelled)
@@ -186,19 +212,13 @@ class RowInput:
                 path=path,
             )
         for table, place in feature_tables(path, format, encoder, keep):
-            labels = None
-            if labelled:
-                table, place, _ = encoder.labelled(table, path, place)
-                labels = encoder.labels(table, path, place)
-            kept = table.select(list(keep)) if keep else None
-            yield Batch(X=self._of_table(table, path, place), labels=labels, kept=kept)
+            batch = self._of_table(table, path, place, labelled=labelled)
+            yield replace(batch, kept=table.select(list(keep))) if keep else batch
 
     def _source_batches(self, source: Source) -> Iterator[Batch]:
-        from elasticml.data.readers.table_encoding import matrix_of
-
         if self.index_base is not None and source.spec().get("format") == "svmlight":
             source = source_from_spec({**source.spec(), "zero_based": self.index_base == 0})
-        source = listed_once(source.with_columns(self.n_columns))
+        source = survey_all(listed_once(source.with_columns(self.n_columns)))
         for block in source.blocks():
             for chunk in read_block(source, block.index, None, 1)[0]:
                 rows = rows_of_chunk(chunk)
@@ -212,19 +232,28 @@ class RowInput:
                     X = scipy.sparse.csr_array(
                         (X.data, X.indices, X.indptr), shape=(X.shape[0], self.n_columns)
                     )
-                yield Batch(X=X, labels=rows.labels)
+                yield Batch(X=X, labels=rows.labels, weights=rows.weights)
 
     def _of_table(
-        self, table: Any, what: str, place: Callable[[int], str] = "row {}".format
-    ) -> Any:
-        from elasticml.data.readers.table_encoding import matrix_of, numbers
+        self,
+        table: Any,
+        what: str,
+        place: Callable[[int], str] = "row {}".format,
+        *,
+        labelled: bool = False,
+    ) -> Batch:
+        """Return the rows of a table, with its labels and weights if they are wanted."""
+        from elasticml.data.readers.table_encoding import arrow_table, numbers
 
-        encoder = self.encoder
+        table, encoder = arrow_table(table), self.encoder
         if encoder is not None:
             table = self._with_nameless(table)
             encoder.check_names(table.column_names, what)
-            rows = encoder.features(encoder.filled(table), what, place, {})
-            return matrix_of(rows)[:, : self.n_columns]
+            encode = encoder.rows if labelled else encoder.features
+            rows = encode(encoder.filled(table), what, place, {})
+            labels = rows.labels if labelled else None
+            X = matrix_of(rows)[:, : self.n_columns]
+            return Batch(X=X, labels=labels, weights=rows.weights)
         names = list(self.names) or table.column_names
         missing = [name for name in names if name not in table.column_names]
         if missing or len(names) != self.n_columns:
@@ -233,7 +262,7 @@ class RowInput:
                 + (f"{missing[0]!r} among them" if missing else f"{self.n_columns} columns")
                 + " as in training"
             )
-        return np.column_stack([numbers(table, name, what, place) for name in names])
+        return Batch(X=np.column_stack([numbers(table, name, what, place) for name in names]))
 
     def _with_nameless(self, table: Any) -> Any:
         """Return a table in which a column without a name has none.
@@ -244,23 +273,6 @@ class RowInput:
         if "" in names or "Unnamed: 0" not in names or "" not in self.columns():
             return table
         return table.rename_columns(["" if name == "Unnamed: 0" else name for name in names])
-
-    def labelled(self, X: Any) -> Batch:
-        """Return the rows and labels of a table in memory, without the rows that have no label.
-
-        Raises
-        ------
-        DataError
-            When there is no column of labels.
-        """
-        if self.encoder is None or not is_table(X):
-            raise DataError("score needs labels: give y, or a table that has the column of labels")
-        from elasticml.data.readers.table_encoding import arrow_table
-
-        table, place, _ = self.encoder.labelled(arrow_table(X), "X", "row {}".format)
-        return Batch(
-            X=self._of_table(table, "X", place), labels=self.encoder.labels(table, "X", place)
-        )
 
 
 def array_in(path: str) -> NDArray[Any]:

@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from elasticml.data.chunks.rows import matrix_of
 from elasticml.data.readers.table_encoding import (
     ColumnEncoding,
     TableEncoder,
     arrow_table,
-    matrix_of,
 )
 from elasticml.errors import ConfigError
 from elasticml.models.row_input import RowInput

@@ -224,12 +224,12 @@ def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
     for rows in parts:
         nbytes = rows_nbytes(rows, "float64")
         if pending and (size + nbytes > _JOINED_BYTES or not _are_alike(pending[0], rows)):
-            yield _concatenated(pending)
+            yield concatenated(pending)
             pending, size = [], 0
         pending.append(rows)
         size += nbytes
     if pending:
-        yield _concatenated(pending)
+        yield concatenated(pending)
 
 
 def _are_alike(one: Rows, other: Rows) -> bool:
@@ -241,7 +241,7 @@ def _are_alike(one: Rows, other: Rows) -> bool:
     return one.n_columns == other.n_columns
 
 
-def _concatenated(parts: Sequence[Rows]) -> Rows:
+def concatenated(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts, which are of one kind."""
     if len(parts) == 1:
         return parts[0]
@@ -267,8 +267,16 @@ def _concatenated(parts: Sequence[Rows]) -> Rows:
 
 
 def rows_of_chunk(chunk: Chunk) -> Rows:
-    """Return a chunk's rows, as a reader would have parsed them."""
+    """Return a chunk's rows, as a reader would have parsed them.
+
+    Raises
+    ------
+    DataError
+        When they are sequences.
+    """
     layout, weights = chunk.layout, chunk.weights
+    if layout.kind == "sequence":
+        raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")
     columns = layout.n_columns
     if layout.kind == "dense":
         return Rows(labels=chunk.labels, weights=weights, n_columns=columns, dense=chunk.values)
@@ -281,6 +289,16 @@ def rows_of_chunk(chunk: Chunk) -> Rows:
         indices=chunk.indices,
         values=values,
     )
+
+
+def matrix_of(rows: Rows) -> Any:
+    """Return rows as an array or CSR array, (n, d)."""
+    import scipy.sparse
+
+    if rows.dense is not None:
+        return rows.dense
+    shape = (len(rows.labels), rows.n_columns)
+    return scipy.sparse.csr_array((rows.values, rows.indices, rows.indptr), shape=shape)
 
 
 def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:

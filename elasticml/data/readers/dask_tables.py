@@ -10,6 +10,7 @@ import dask
 import pyarrow
 
 from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import matrix_of
 from elasticml.data.dataset_stats import BlockSummary, merge_summaries
 from elasticml.data.readers.dask_partitions import (
     DaskSource,
@@ -25,7 +26,6 @@ from elasticml.data.readers.table_encoding import (
     arrow_column,
     arrow_table,
     columns_of_survey,
-    matrix_of,
     resolve_columns,
     type_of_arrow,
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow
 
 from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import matrix_of
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.arrays import MemorySource, check_in_memory
 from elasticml.data.readers.table_encoding import (
@@ -19,7 +20,6 @@ from elasticml.data.readers.table_encoding import (
     TableEncoder,
     append_columns,
     arrow_table,
-    matrix_of,
     resolve_columns,
     type_of_arrow,
 )

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 import pyarrow
 import pyarrow.compute
-import scipy.sparse
 from numpy.typing import NDArray
 from pydantic import Field, field_serializer, field_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -438,14 +437,21 @@ class TableEncoder(JsonRecord):
         DataError
             For missing or infinite values, text in numeric columns, and unknown labels.
         """
-        table, place, skipped = self.labelled(table, path, place)
-        if skipped:
+        if self.label not in table.column_names:
+            raise DataError(
+                f"{path} has no column {shown(self.label)}, which holds the labels; give y"
+            )
+        given = table.num_rows
+        if self.skips_unlabelled:
+            table, place = _with_label(table, self.label, place)
+        if skipped := given - table.num_rows:
             text = f"{{}} rows without a label in column {_shown(self.label)!r} were skipped"
             counts[text] = counts.get(text, 0) + skipped
         features = self.features(table, path, place, counts)
         labels = self.labels(table, path, place)
         weights = None
-        if self.weight is not None:
+        # Data to score may lack the weights.
+        if self.weight is not None and self.weight in table.column_names:
             weights = numbers(table, self.weight, path, place)
             if np.any(weights < 0):
                 row = int(np.argmax(weights < 0))
@@ -455,23 +461,6 @@ class TableEncoder(JsonRecord):
                     path=path,
                 )
         return replace(features, labels=labels, weights=weights)
-
-    def labelled(self, table: Any, path: str, place: Place) -> tuple[Any, Place, int]:
-        """Return the rows that have a label, the function that locates them, and the other rows.
-
-        Raises
-        ------
-        DataError
-            When there is no column of labels.
-        """
-        if self.label not in table.column_names:
-            raise DataError(
-                f"{path} has no column {shown(self.label)}, which holds the labels; give y"
-            )
-        if not self.skips_unlabelled:
-            return table, place, 0
-        labelled, there = _with_label(table, self.label, place)
-        return labelled, there, table.num_rows - labelled.num_rows
 
     def features(self, table: Any, path: str, place: Place, counts: dict[str, int]) -> Rows:
         """Encode a table's features; all labels are 0.
@@ -564,14 +553,6 @@ def encoder_of_numbers(names: Sequence[str]) -> TableEncoder:
     """Return the encoder of a table whose columns are numbers, and that has no labels."""
     columns = tuple(ColumnEncoding(name=name, kind="number") for name in names)
     return TableEncoder(label="", classes=None, weight=None, columns=columns)
-
-
-def matrix_of(rows: Rows) -> Any:
-    """Return encoded rows as an array or CSR array, (n, d)."""
-    if rows.dense is not None:
-        return rows.dense
-    shape = (len(rows.labels), rows.n_columns)
-    return scipy.sparse.csr_array((rows.values, rows.indices, rows.indptr), shape=shape)
 
 
 # Fit an encoder to the statistics of a survey.

@@ -11,6 +11,7 @@ import scipy.sparse
 
 from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import matrix_of
 from elasticml.data.column_survey import (
     ColumnMoments,
     ColumnSurvey,
@@ -27,7 +28,6 @@ from elasticml.data.readers.table_encoding import (
     TableEncoder,
     TableOptions,
     fit_encoder,
-    matrix_of,
     needs_statistics,
     survey_table,
 )

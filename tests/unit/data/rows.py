@@ -9,8 +9,7 @@ import scipy.sparse as sp
 
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.ngrams import letters_of_codes
-from elasticml.data.chunks.rows import rows_of_chunk
-from elasticml.data.readers.table_encoding import matrix_of
+from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 
 
 def matrix(chunks: Sequence[Chunk], n_columns: int = 0) -> np.ndarray:
