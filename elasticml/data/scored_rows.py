@@ -21,13 +21,9 @@ from numpy.typing import NDArray
 from elasticml.arrays import I64
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.by_columns import is_by_columns
-from elasticml.data.chunks.chunk import (
-    Chunk,
-    binary_csr_chunk,
-    csr_chunk,
-    dense_chunk,
-    sequence_chunk,
-)
+from elasticml.data.chunks.chunk import Chunk, sequence_chunk
+from elasticml.data.chunks.chunker import chunk_of
+from elasticml.data.chunks.rows import rows_of_chunk
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint
@@ -445,17 +441,20 @@ def _nothing(block: int) -> BlockSummary:
 
 def _take_columns(chunk: Chunk, mask: NDArray[np.bool_], id: ChunkId) -> Chunk:
     """Return a new chunk with some columns of a chunk, (n_columns,) of bool."""
-    labels, weights, layout = chunk.labels.copy(), chunk.weights, chunk.layout
-    if layout.kind == "dense":
-        return dense_chunk(id, labels, chunk.values[:, mask], weights, dtype=layout.dtype)
-    is_kept = mask[chunk.indices]
-    indptr = np.append(0, np.cumsum(is_kept))[chunk.indptr]
-    indices = (np.cumsum(mask) - 1)[chunk.indices[is_kept]]
-    d = int(np.count_nonzero(mask))
-    if layout.kind == "binary_csr":
-        return binary_csr_chunk(id, labels, indptr, indices, d, weights, dtype=layout.dtype)
-    values = chunk.values[is_kept]
-    return csr_chunk(id, labels, indptr, indices, values, d, weights, dtype=layout.dtype)
+    rows = rows_of_chunk(chunk)
+    layout = replace(chunk.layout, n_columns=int(np.count_nonzero(mask)))
+    if rows.dense is not None:
+        return chunk_of(replace(rows, dense=rows.dense[:, mask]), id, layout)
+    assert rows.indices is not None
+    assert rows.values is not None
+    is_kept = mask[rows.indices]
+    taken = replace(
+        rows,
+        indptr=np.append(0, np.cumsum(is_kept))[rows.indptr],
+        indices=(np.cumsum(mask) - 1)[rows.indices[is_kept]],
+        values=rows.values[is_kept],
+    )
+    return chunk_of(taken, id, layout)
 
 
 def _take_rows(chunk: Chunk, rows: I64, id: ChunkId) -> Chunk:
@@ -464,14 +463,15 @@ def _take_rows(chunk: Chunk, rows: I64, id: ChunkId) -> Chunk:
     weights = None if chunk.weights is None else chunk.weights[rows]
     if layout.kind == "sequence":
         return sequence_chunk(id, labels, chunk.codes[rows], layout, weights)
-    if layout.kind == "dense":
-        return dense_chunk(id, labels, chunk.values[rows], weights, dtype=layout.dtype)
-    starts = chunk.indptr[rows].astype(np.int64)
-    counts = chunk.indptr[rows + 1].astype(np.int64) - starts
+    given = replace(rows_of_chunk(chunk), labels=labels, weights=weights)
+    if given.dense is not None:
+        return chunk_of(replace(given, dense=given.dense[rows]), id, layout)
+    assert given.indptr is not None
+    assert given.indices is not None
+    assert given.values is not None
+    starts = given.indptr[rows]
+    counts = given.indptr[rows + 1] - starts
     indptr = np.append(0, np.cumsum(counts))
-    taken = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
-    indices, d = chunk.indices[taken], layout.n_columns
-    if layout.kind == "binary_csr":
-        return binary_csr_chunk(id, labels, indptr, indices, d, weights, dtype=layout.dtype)
-    values = chunk.values[taken]
-    return csr_chunk(id, labels, indptr, indices, values, d, weights, dtype=layout.dtype)
+    at = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
+    taken = replace(given, indptr=indptr, indices=given.indices[at], values=given.values[at])
+    return chunk_of(taken, id, layout)

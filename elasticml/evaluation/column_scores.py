@@ -26,18 +26,18 @@ from elasticml.ids import Role
 
 
 def column_shares(
-    model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, *, size: int, n_rows: int
+    n_rows: int, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int
 ) -> F64:
     """Return a member's share of the vector above, (size,).
 
     Parameters
     ----------
+    n_rows : int
+        n, the number of rows to score.
     model : mapping
         ``coef`` (1, d) is read.
     size : int
         ``1 + n`` or, with targets and weights, ``2 + 3 n``.
-    n_rows : int
-        n, the number of rows to score.
     """
     coef = np.ravel(model["coef"])
     out = np.zeros(size)

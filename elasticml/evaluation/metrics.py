@@ -171,26 +171,17 @@ def _probabilities(z: F64) -> F64:
     return 0.5 * (1.0 + np.tanh(0.5 * z))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Sums that several metrics share: their function, and their number for a kind of model."""
-
-    add: Callable[[Scored, Kind], F64]
-    size: Callable[[Kind], int]
-
-
-_PARTS: Final[Mapping[str, _Part]] = {
-    "moments": _Part(_moments, lambda kind: 5),
-    "poisson": _Part(_poisson_deviance, lambda kind: 1),
-    "gamma": _Part(_gamma_deviance, lambda kind: 1),
-    "confusion": _Part(_confusion, lambda kind: 3 * kind.n_classes),
-    "log_loss": _Part(_log_loss, lambda kind: 1),
-    "brier": _Part(_brier, lambda kind: 1),
-    "histograms": _Part(_histograms, lambda kind: 2 * ROC_BINS + 1),
-}
-
-
 # --- scores ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """A score of the total weight and of sums, which several metrics may share."""
+
+    sums: Callable[[Scored, Kind], F64]
+    score: Callable[[float, F64], float]
+    #: Whether there must be exactly two classes.
+    needs_two: bool = False
 
 
 def _r2(total: float, sums: F64) -> float:
@@ -223,27 +214,25 @@ def _ratio(over: Callable[[F64, F64], F64]) -> Callable[[float, F64], F64]:
 _PRECISION = _ratio(lambda label, predicted: predicted)
 _RECALL = _ratio(lambda label, predicted: label)
 _F1 = _ratio(lambda label, predicted: 0.5 * (label + predicted))
-_JACCARD = _ratio(lambda label, predicted: label + predicted)
 
 
-def _of_classes(name: str, ratios: Callable[[float, F64], F64]) -> dict[str, Any]:
+def _of_classes(name: str, ratios: Callable[[float, F64], F64]) -> dict[str, _Metric]:
     """Return a metric of the larger of two labels, and its means over classes."""
 
+    def of_larger(total: float, sums: F64) -> float:
+        return float(ratios(total, sums)[1])
+
+    def macro(total: float, sums: F64) -> float:
+        # scikit-learn averages over the labels that occur among rows or predictions.
+        return float(np.mean(ratios(total, sums)[sums.reshape(3, -1)[:2].sum(axis=0) > 0.0]))
+
     def weighted(total: float, sums: F64) -> float:
-        label = sums.reshape(3, -1)[0]
-        return float(label @ ratios(total, sums) / total)
+        return float(sums.reshape(3, -1)[0] @ ratios(total, sums) / total)
 
     return {
-        name: ("confusion", lambda total, sums: float(ratios(total, sums)[1]), True),
-        f"{name}_macro": (
-            "confusion",
-            # scikit-learn averages over the labels that occur among rows or predictions.
-            lambda total, sums: float(
-                np.mean(ratios(total, sums)[sums.reshape(3, -1)[:2].sum(axis=0) > 0.0])
-            ),
-            False,
-        ),
-        f"{name}_weighted": ("confusion", weighted, False),
+        name: _Metric(_confusion, of_larger, needs_two=True),
+        f"{name}_macro": _Metric(_confusion, macro),
+        f"{name}_weighted": _Metric(_confusion, weighted),
     }
 
 
@@ -267,43 +256,37 @@ def _average_precision(total: float, sums: F64) -> float:
     return float(positive @ precision / n_positive)
 
 
-def _minus_mean(index: int) -> Callable[[float, F64], float]:
-    return lambda total, sums: -float(sums[index]) / total
+def _mean(index: int, sign: float = 1.0) -> Callable[[float, F64], float]:
+    return lambda total, sums: sign * float(sums[index]) / total
 
 
-#: By name: the part whose sums it needs, the score of the total weight and the sums, and whether it
-#: needs exactly two classes.
-_CLASSIFICATION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bool]]] = {
-    "accuracy": ("confusion", lambda t, sums: float(sums.reshape(3, -1)[2].sum()) / t, False),
-    "balanced_accuracy": ("confusion", _balanced_accuracy, False),
+_CLASSIFICATION: Final[Mapping[str, _Metric]] = {
+    "accuracy": _Metric(_confusion, lambda t, sums: float(sums.reshape(3, -1)[2].sum()) / t),
+    "balanced_accuracy": _Metric(_confusion, _balanced_accuracy),
     **_of_classes("precision", _PRECISION),
     **_of_classes("recall", _RECALL),
     **_of_classes("f1", _F1),
-    "neg_log_loss": ("log_loss", _minus_mean(0), False),
-    "neg_brier_score": ("brier", _minus_mean(0), True),
-    "roc_auc": ("histograms", _roc_auc, True),
-    "average_precision": ("histograms", _average_precision, True),
+    "neg_log_loss": _Metric(_log_loss, _mean(0, -1.0)),
+    "neg_brier_score": _Metric(_brier, _mean(0, -1.0), needs_two=True),
+    "roc_auc": _Metric(_histograms, _roc_auc, needs_two=True),
+    "average_precision": _Metric(_histograms, _average_precision, needs_two=True),
 }
-_REGRESSION: Final[Mapping[str, tuple[str, Callable[[float, F64], float], bool]]] = {
-    "r2": ("moments", _r2, False),
-    "explained_variance": ("moments", _explained_variance, False),
-    "neg_mean_squared_error": ("moments", _minus_mean(3), False),
-    "neg_root_mean_squared_error": (
-        "moments",
-        lambda total, sums: -math.sqrt(max(0.0, float(sums[3]) / total)),
-        False,
+_REGRESSION: Final[Mapping[str, _Metric]] = {
+    "r2": _Metric(_moments, _r2),
+    "explained_variance": _Metric(_moments, _explained_variance),
+    "neg_mean_squared_error": _Metric(_moments, _mean(3, -1.0)),
+    "neg_root_mean_squared_error": _Metric(
+        _moments, lambda total, sums: -math.sqrt(max(0.0, float(sums[3]) / total))
     ),
-    "neg_mean_absolute_error": ("moments", _minus_mean(4), False),
-    "neg_mean_poisson_deviance": ("poisson", _minus_mean(0), False),
-    "neg_mean_gamma_deviance": ("gamma", _minus_mean(0), False),
+    "neg_mean_absolute_error": _Metric(_moments, _mean(4, -1.0)),
+    "neg_mean_poisson_deviance": _Metric(_poisson_deviance, _mean(0, -1.0)),
+    "neg_mean_gamma_deviance": _Metric(_gamma_deviance, _mean(0, -1.0)),
 }
 #: Metrics of probabilities.
 _OF_PROBABILITIES: Final = ("neg_log_loss", "neg_brier_score")
 
 
-def check_metric(
-    name: str, *, is_classification: bool, has_probabilities: bool, path: str = "validate.metric"
-) -> None:
+def check_metric(name: str, kind: Kind, path: str = "validate.metric") -> None:
     """Check that a metric can be computed by sums for a kind of model.
 
     Parameters
@@ -318,29 +301,31 @@ def check_metric(
     """
     if ":" in name:
         return
-    table = _CLASSIFICATION if is_classification else _REGRESSION
+    table = _CLASSIFICATION if kind.n_classes else _REGRESSION
     if name in table:
-        if name in _OF_PROBABILITIES and not has_probabilities:
+        if name in _OF_PROBABILITIES and not kind.has_probabilities:
             why = "it needs probabilities, and this loss gives none; use accuracy"
             raise _refusal(name, why, path)
+        if table[name].needs_two and kind.n_classes != 2:
+            raise _refusal(name, f"it needs two classes, the data have {kind.n_classes}")
         return
     if name in _NOT_SUMS:
         why = f"it needs all rows at once, not sums over them; use {_NOT_SUMS[name]}"
         raise _refusal(name, why, path)
-    other = _REGRESSION if is_classification else _CLASSIFICATION
+    other = _REGRESSION if kind.n_classes else _CLASSIFICATION
     if name in other:
-        what = "regression" if is_classification else "classification"
+        what = "regression" if kind.n_classes else "classification"
         raise _refusal(name, f"it is for {what}; wanted one of {', '.join(table)}", path)
     near = difflib.get_close_matches(name, [*table, f"neg_{name}"], 1, 0.5)
     guess = f"; did you mean {near[0]}?" if near and near[0] in table else ""
     raise _refusal(name, f"wanted module:function, or one of {', '.join(table)}{guess}", path)
 
 
-def default_metric(*, is_classification: bool, has_probabilities: bool) -> str:
-    """Return the metric of a job that names none."""
-    if not is_classification:
+def default_metric(kind: Kind) -> str:
+    """Return the metric of validation rows for a job that names none."""
+    if not kind.n_classes:
         return "neg_mean_squared_error"
-    return "neg_log_loss" if has_probabilities else "accuracy"
+    return "neg_log_loss" if kind.has_probabilities else "accuracy"
 
 
 def default_metrics(kind: Kind, *, ranks: bool) -> tuple[str, ...]:
@@ -358,17 +343,32 @@ def _refusal(name: str, why: str, path: str = "metric") -> ConfigError:
     return ConfigError(f"{path}: got {name!r}: {why}", path=path)
 
 
-def _imported(path: str) -> Callable[..., Any]:
+def _own_metric(path: str) -> _Metric:
+    """Return the mean of what a user's function of rows adds up."""
     try:
-        found = load_object(path)
+        function = load_object(path)
     except (ImportError, AttributeError) as error:
         raise _refusal(
             path, f"it cannot be imported ({one_line(error)}); every worker must have it"
         ) from error
-    if not callable(found):
-        raise _refusal(path, f"it is a {type(found).__name__}, wanted a function")
-    function: Callable[..., Any] = found
-    return function
+    if not callable(function):
+        raise _refusal(path, f"it is a {type(function).__name__}, wanted a function")
+
+    def add(rows: Scored, kind: Kind) -> F64:
+        if not rows.weights.size:
+            return np.zeros(1)
+        targets = np.asarray(kind.classes)[rows.targets] if kind.n_classes else rows.targets
+        try:
+            value = float(function(targets, rows.predictions, rows.weights))
+        except Exception as error:
+            raise fault_of(error, path) from error
+        if not math.isfinite(value):
+            raise JobFailedError(
+                f"{path} returned {value}, wanted a finite sum over the rows of weight times value"
+            )
+        return np.array([value])
+
+    return _Metric(add, _mean(0))
 
 
 class Metrics:
@@ -395,63 +395,34 @@ class Metrics:
         self.names = tuple(names)
         self.kind = kind
         table = _CLASSIFICATION if kind.n_classes else _REGRESSION
-        self._own: dict[str, Callable[..., Any]] = {}
-        self._scores: dict[str, tuple[str, Callable[[float, F64], float]]] = {}
-        self._places: dict[str, slice] = {}
-        self.n_sums = 2
         for name in self.names:
-            is_classification = bool(kind.n_classes)
-            check_metric(
-                name,
-                is_classification=is_classification,
-                has_probabilities=kind.has_probabilities,
-            )
-            if ":" in name:
-                self._own[name] = _imported(name)
-                self._scores[name] = (name, lambda total, sums: float(sums[0]) / total)
-                self._place(name, 1)
-                continue
-            part, score, needs_two = table[name]
-            if needs_two and kind.n_classes != 2:
-                raise _refusal(name, f"it needs two classes, the data have {kind.n_classes}")
-            self._scores[name] = (part, score)
-            self._place(part, _PARTS[part].size(kind))
-
-    def _place(self, part: str, size: int) -> None:
-        if part not in self._places:
-            self._places[part] = slice(self.n_sums, self.n_sums + size)
-            self.n_sums += size
+            check_metric(name, kind)
+        self._metrics = {n: _own_metric(n) if ":" in n else table[n] for n in self.names}
+        k = kind.n_classes
+        none = np.zeros((0, k) if k > 2 else 0)
+        nothing = Scored(targets=np.zeros(0, np.int64), predictions=none, weights=np.zeros(0))
+        self._places: dict[Callable[[Scored, Kind], F64], slice] = {}
+        self.n_sums = 2
+        for add in (metric.sums for metric in self._metrics.values()):
+            if add not in self._places:
+                size = add(nothing, kind).size
+                self._places[add] = slice(self.n_sums, self.n_sums + size)
+                self.n_sums += size
 
     def sums(self, rows: Scored) -> F64:
         """Return the sums over some rows, (n_sums,)."""
         out = np.zeros(self.n_sums)
         out[:2] = rows.weights.size, rows.weights.sum()
-        for part, place in self._places.items():
-            if part in self._own:
-                out[place] = self._own_sum(part, rows)
-            else:
-                out[place] = _PARTS[part].add(rows, self.kind)
+        for add, place in self._places.items():
+            out[place] = add(rows, self.kind)
         return out
-
-    def _own_sum(self, name: str, rows: Scored) -> float:
-        targets = rows.targets
-        if self.kind.n_classes:
-            targets = np.asarray(self.kind.classes)[targets]
-        try:
-            value = float(self._own[name](targets, rows.predictions, rows.weights))
-        except Exception as error:
-            raise fault_of(error, name) from error
-        if not math.isfinite(value):
-            raise JobFailedError(
-                f"{name} returned {value}, wanted a finite sum over the rows of weight times value"
-            )
-        return value
 
     def scores(self, sums: F64) -> dict[str, float | None]:
         """Return the scores of all rows by name; None where one is not defined."""
         total = float(sums[1])
         scores: dict[str, float | None] = {}
-        for name, (part, score) in self._scores.items():
-            value = score(total, sums[self._places[part]]) if total > 0.0 else math.nan
+        for name, metric in self._metrics.items():
+            some = sums[self._places[metric.sums]]
+            value = metric.score(total, some) if total > 0.0 else math.nan
             scores[name] = value if math.isfinite(value) else None
         return scores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from elasticml.algorithms.base import Algorithm, Arrays
 from elasticml.algorithms.registry import algorithm
 from elasticml.arrays import F64
-from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.chunker import chunk_of
 from elasticml.data.chunks.products import Forward, make_forward
-from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.chunks.rows import fit_columns, rows_of_chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of
 from elasticml.evaluation.metrics import Kind
@@ -143,7 +145,9 @@ class Predictor:
             return self._outputs(chunk)
         d = self._coef.shape[1]
         if chunk.layout.kind != "sequence" and chunk.layout.n_columns > d:
-            chunk = _cropped(chunk, d)
+            # Columns that the training data do not have.
+            known = fit_columns(rows_of_chunk(chunk), d, {})
+            chunk = chunk_of(known, chunk.id, replace(chunk.layout, n_columns=d))
         layout = chunk.layout
         if layout not in self._forwards:
             self._forwards[layout] = [make_forward(layout, w) for w in self._coef]
@@ -183,17 +187,3 @@ class Predictor:
                 f"({chunk.n_rows},) or ({chunk.n_rows}, classes): one prediction per row"
             )
         return out
-
-
-def _cropped(chunk: Chunk, d: int) -> Chunk:
-    """Return a chunk without the columns that the training data do not have."""
-    kept = rows_of_chunk(chunk)
-    layout, weights = chunk.layout, chunk.weights
-    if kept.dense is not None:
-        return dense_chunk(chunk.id, kept.labels, kept.dense[:, :d], weights, dtype=layout.dtype)
-    known = chunk.indices < d
-    indptr = np.append(0, np.cumsum(known))[chunk.indptr]
-    assert kept.values is not None
-    values = kept.values[known]
-    parts = (chunk.id, kept.labels, indptr, chunk.indices[known], values, d, weights)
-    return csr_chunk(*parts, dtype=layout.dtype)

@@ -11,9 +11,10 @@ the score is withheld, and the next model is scored.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from elasticml.data.source import Source
 from elasticml.errors import ConfigError, DataError
 from elasticml.evaluation.column_scores import ColumnScores, column_shares
 from elasticml.evaluation.metrics import (
+    Kind,
     Metrics,
     Scored,
     check_metric,
@@ -126,13 +128,13 @@ def resolve_metrics(
             f"or leave out {key}",
             path=key,
         )
-    fits = {
-        "is_classification": is_classification(section),
-        "has_probabilities": has_probabilities(section),
-    }
+    # Two stand for any number of classes, which the data say.
+    kind = Kind(
+        n_classes=2 * is_classification(section), has_probabilities=has_probabilities(section)
+    )
     for metric in names:
-        check_metric(metric, **fits, path=f"{path}.metric")
-    default = (default_metric(**fits),) if key == "validate" else ()
+        check_metric(metric, kind, f"{path}.metric")
+    default = (default_metric(kind),) if key == "validate" else ()
     return tuple(names) or default
 
 
@@ -153,17 +155,19 @@ def _metrics(
     ConfigError
         When a metric does not fit the data.
     """
-    kind, names = kind_of, dict[Role, Sequence[str]]()
     is_built_in = ":" not in str(section["name"])
-    if evaluate is not False and not (is_built_in and not _has_targets(section)):
+    if is_built_in and not _has_targets(section):
+        return {}
+    kind, names = kind_of(section, facts), dict[Role, Sequence[str]]()
+    if evaluate is not False:
         if is_built_in:
-            names["train"] = default_metrics(kind(section, facts), ranks=False)
+            names["train"] = default_metrics(kind, ranks=False)
         if facts.scored_rows.get("test"):
             given = evaluate.get("metric") if isinstance(evaluate, Mapping) else ()
-            names["test"] = given or default_metrics(kind(section, facts), ranks=True)
+            names["test"] = given or default_metrics(kind, ranks=True)
     if validate:
         names["validation"] = Rules.of(validate).metrics
-    return {role: Metrics(some, kind(section, facts)) for role, some in names.items()}
+    return {role: Metrics(some, kind) for role, some in names.items()}
 
 
 def _n_rows(facts: DatasetStats, role: Role, section: Mapping[str, Any]) -> int:
@@ -176,23 +180,8 @@ def _n_rows(facts: DatasetStats, role: Role, section: Mapping[str, Any]) -> int:
 # --- a member's half ------------------------------------------------------------------------------
 
 
-class _Scorer(Protocol):
-    """Adds up what the driver needs of a member's chunks to score a model."""
-
-    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int) -> F64:
-        """Return the sums over these chunks, (size,)."""
-        ...
-
-
-class _ColumnScorer:
-    """The shares of a member's columns in the margins of all rows of a role."""
-
-    def __init__(self, n_rows: int) -> None:
-        self._n_rows = n_rows
-
-    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int) -> F64:
-        """See :func:`elasticml.evaluation.column_scores.column_shares`."""
-        return column_shares(model, chunks, parallel, size=size, n_rows=self._n_rows)
+#: Adds up what the driver needs of a member's chunks to score a model: sums of a given size.
+_Scorer = Callable[[Arrays, Sequence[Chunk], Parallel, int], F64]
 
 
 class _RowScorer:
@@ -206,7 +195,9 @@ class _RowScorer:
         self._predictor = Predictor(section, facts)
         self._is_network = section["name"] == LocalSGD.name
 
-    def sums(self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int) -> F64:
+    def __call__(
+        self, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int
+    ) -> F64:
         """Return the sums over all rows of these chunks, added in the order of the chunks."""
         total = np.zeros(size)
         if not chunks:
@@ -282,7 +273,7 @@ class _ScoringSolver:
         for role in asked:
             (size,) = work.returns[SUMS[role]]
             some = [chunk for chunk in chunks if role_of(chunk.id) == role]
-            out[SUMS[role]] = self._scorers[role].sums(model, some, parallel, size)
+            out[SUMS[role]] = self._scorers[role](model, some, parallel, size)
         return out
 
 
@@ -312,7 +303,7 @@ def make_solver(
     scorers: dict[Role, _Scorer] = {}
     for role, metrics in _metrics(section, facts, validate, evaluate).items():
         if owns_columns(section):
-            scorers[role] = _ColumnScorer(_n_rows(facts, role, section))
+            scorers[role] = partial(column_shares, _n_rows(facts, role, section))
         else:
             scorers[role] = _RowScorer(role, metrics, section, facts)
     return _ScoringSolver(solver, scorers) if scorers else solver
@@ -735,7 +726,7 @@ def scores_here(
     for block in source.blocks():
         chunks, _ = source.read(block.index, None, 1)
         for model, total in zip(models, sums, strict=True):
-            total += scorer.sums(model, chunks, Serial(), metrics.n_sums)
+            total += scorer(model, chunks, Serial(), metrics.n_sums)
     return [metrics.scores(total) for total in sums]
 
 

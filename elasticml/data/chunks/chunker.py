@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.chunk import (
-    Chunk,
-    Dtype,
-    Kind,
-    Layout,
-    binary_csr_chunk,
-    csr_chunk,
-    dense_chunk,
-)
+from elasticml.data.chunks.body import write_body
+from elasticml.data.chunks.chunk import Chunk, Dtype, Kind, Layout
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 
@@ -91,16 +84,16 @@ def cut(
     n = len(rows.labels)
     itemsize = 4 if dtype == "float32" else 8
     fixed = 8 if rows.weights is None else 16
-    binary = rows.dense is None and is_binary(rows.values)
+    layout = block_layout(rows, dtype)
     if rows.dense is not None:
         row_bytes = np.full(n, fixed + itemsize * rows.n_columns, np.int64)
     else:
         assert rows.indptr is not None
         stored = np.diff(rows.indptr)
-        row_bytes = fixed + 4 + stored * (4 if binary else 4 + itemsize)
+        row_bytes = fixed + 4 + stored * (4 if layout.kind == "binary_csr" else 4 + itemsize)
     bounds = row_bounds(row_bytes, chunk_bytes)
     return [
-        _chunk(rows, ChunkId(source, block, first_ordinal + i), start, stop, dtype, binary)
+        chunk_of(slice_rows(rows, start, stop), ChunkId(source, block, first_ordinal + i), layout)
         for i, (start, stop) in enumerate(
             zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
         )
@@ -133,17 +126,32 @@ def _check_float32(values: NDArray[Any] | None, block: int) -> None:
         )
 
 
-def _chunk(rows: Rows, id: ChunkId, start: int, stop: int, dtype: Dtype, binary: bool) -> Chunk:
+def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
+    """Return the rows from ``start`` up to ``stop``, as views."""
     labels = rows.labels[start:stop]
     weights = None if rows.weights is None else rows.weights[start:stop]
     if rows.dense is not None:
-        return dense_chunk(id, labels, rows.dense[start:stop], weights, dtype=dtype)
+        return replace(rows, labels=labels, weights=weights, dense=rows.dense[start:stop])
     assert rows.indptr is not None
     assert rows.indices is not None
-    first, last = int(rows.indptr[start]), int(rows.indptr[stop])
-    indptr = rows.indptr[start : stop + 1] - first
-    indices = rows.indices[first:last]
-    if binary or rows.values is None:
-        return binary_csr_chunk(id, labels, indptr, indices, rows.n_columns, weights, dtype=dtype)
-    values = rows.values[first:last]
-    return csr_chunk(id, labels, indptr, indices, values, rows.n_columns, weights, dtype=dtype)
+    indptr = rows.indptr[start : stop + 1]
+    first, last = int(indptr[0]), int(indptr[-1])
+    return replace(
+        rows,
+        labels=labels,
+        weights=weights,
+        indptr=indptr - first,
+        indices=rows.indices[first:last],
+        values=None if rows.values is None else rows.values[first:last],
+    )
+
+
+def chunk_of(rows: Rows, id: ChunkId, layout: Layout) -> Chunk:
+    """Return rows of numbers as one chunk."""
+    arrays: dict[str, Any] = {"values": rows.dense}
+    if layout.kind != "dense":
+        arrays = {"indptr": rows.indptr, "indices": rows.indices}
+    if layout.kind == "csr":
+        arrays["values"] = rows.values
+    body = write_body(layout, rows.labels, rows.weights, arrays, n_rows=len(rows.labels))
+    return Chunk(id, body)

@@ -197,27 +197,6 @@ def rows_digest(rows: Rows, dtype: Dtype) -> str:
     return digest.hexdigest()
 
 
-def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
-    """Return the rows from ``start`` up to ``stop``, as views."""
-    weights = None if rows.weights is None else rows.weights[start:stop]
-    if rows.dense is not None:
-        dense = rows.dense[start:stop]
-        return replace(rows, labels=rows.labels[start:stop], weights=weights, dense=dense)
-    assert rows.indptr is not None
-    assert rows.indices is not None
-    assert rows.values is not None
-    indptr = rows.indptr[start : stop + 1]
-    first, last = int(indptr[0]), int(indptr[-1])
-    return replace(
-        rows,
-        labels=rows.labels[start:stop],
-        weights=weights,
-        indptr=indptr - first,
-        indices=rows.indices[first:last],
-        values=rows.values[first:last],
-    )
-
-
 def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
     """Join consecutive rows of one kind, so that small parts do not become as many small chunks."""
     pending, size = list[Rows](), 0

@@ -113,7 +113,7 @@ def test_scores_of_regression_are_scikit_learns():
 )
 def test_a_metric_that_does_not_fit_is_refused(name: str, why: str):
     with pytest.raises(ConfigError, match=r"validate\.metric") as caught:
-        check_metric(name, is_classification=True, has_probabilities=False)
+        check_metric(name, Kind(n_classes=2))
     assert why in str(caught.value)
 
 
