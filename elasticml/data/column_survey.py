@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -84,13 +85,11 @@ def survey_numbers(parts: Sequence[NDArray[np.float64]]) -> ColumnSurvey:
 
 def merge_surveys(surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
     """Merge the statistics of one column in all blocks, which are in order."""
-    values: dict[str, int] = {}
-    points: dict[float, int] = {}
+    values, points = Counter[str](), Counter[float]()
     for one in surveys:
-        for text, count in one.values.items():
-            values[text] = values.get(text, 0) + count
+        values.update(one.values)
         for number, count in one.points:
-            points[number] = points.get(number, 0) + count
+            points[number] += count
     return ColumnSurvey(
         rows=sum(one.rows for one in surveys),
         missing=sum(one.missing for one in surveys),

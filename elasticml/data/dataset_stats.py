@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
@@ -163,11 +164,10 @@ def _size_ratio(chunks: Sequence[Chunk], layout: Layout) -> float:
 
 def _count_labels(parts: Sequence[NDArray[np.float64]]) -> dict[float, int] | None:
     """Count distinct labels; None if there are too many to be classes."""
-    counted: dict[float, int] = {}
+    counted = Counter[float]()
     for labels in parts:
         values, counts = np.unique(labels, return_counts=True)
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            counted[value] = counted.get(value, 0) + count
+        counted.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
         if len(counted) > DISTINCT_LABELS_MAX:
             return None
     return dict(sorted(counted.items()))
@@ -196,25 +196,20 @@ def merge_summaries(summaries: Sequence[BlockSummary], *, name: str = "the data"
         raise DataError(f"{name}: the weights of all examples are 0; give some of them a weight")
     spanned = max(summary.n_columns for summary in filled)
     layout = _merge_layouts(filled, spanned, name)
-    labels: dict[float, int] = {}
-    counts: dict[str, int] = {}
+    labels, counts, scored = Counter[float](), Counter[str](), Counter[Role]()
     words: dict[str, set[str]] = {}
     columns: dict[str, list[ColumnSurvey]] = {}
     moments: dict[str, list[ColumnMoments]] = {}
-    scored: dict[Role, int] = {}
     for summary in ordered:
+        labels.update(summary.labels)
+        counts.update(summary.counts)
+        scored.update(summary.scored_rows)
         for column, survey in summary.columns.items():
             columns.setdefault(column, []).append(survey)
         for column, sums in summary.moments.items():
             moments.setdefault(column, []).append(sums)
-        for label, count in summary.labels.items():
-            labels[label] = labels.get(label, 0) + count
-        for text, count in summary.counts.items():
-            counts[text] = counts.get(text, 0) + count
         for column, values in summary.vocabularies.items():
             words.setdefault(column, set()).update(values)
-        for role, n in summary.scored_rows.items():
-            scored[role] = scored.get(role, 0) + n
     notes = [text.format(count) for text, count in counts.items() if count]
     widest = max((summary.n_columns for summary in ordered if not summary.rows), default=0)
     if widest > spanned:
@@ -240,7 +235,7 @@ def merge_summaries(summaries: Sequence[BlockSummary], *, name: str = "the data"
         moments={column: merge_moments(some) for column, some in moments.items()},
         size_ratio=min(summary.size_ratio for summary in filled),
         encoder=next((s.encoder for s in ordered if s.encoder is not None), None),
-        scored_rows=scored,
+        scored_rows=dict(scored),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow
@@ -24,8 +24,11 @@ from elasticml.data.readers.table_encoding import (
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableFormat, roles_of_vectors
-from elasticml.data.source import BLOCK_BYTES, HeldOut, survey_all
+from elasticml.data.source import HeldOut, survey_all
 from elasticml.errors import DataError
+
+#: Rows that are copied at once to be digested.
+_DIGESTED_ROWS: Final = 65_536
 
 
 class FrameSource(MemorySource, TableFormat):
@@ -134,25 +137,12 @@ def encoded_frame(X: Any) -> tuple[Any, TableEncoder]:
     return matrix_of(encoder.features(table, "the frame", "row {}".format, {})), encoder
 
 
-class _Hashing:
-    """A file that only hashes what is written."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.hash = hashlib.blake2b(digest_size=8)
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-
 def _digest(table: Any) -> str:
-    file = _Hashing()
-    sink = pyarrow.PythonFile(file, "w")
-    with pyarrow.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table, BLOCK_BYTES)
-    return file.hash.hexdigest()
+    """Return a digest of the values and their types, 16 hex digits."""
+    found = hashlib.blake2b(table.schema.serialize(), digest_size=8)
+    for start in range(0, table.num_rows, _DIGESTED_ROWS):
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table.slice(start, _DIGESTED_ROWS))
+        found.update(sink.getvalue())
+    return found.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
@@ -303,13 +304,9 @@ class ColumnEncoding(JsonRecord):
             missed = codes < 0
             if unknown == "error" and missed.any():
                 row = int(np.argmax(missed))
-                raise DataError(
-                    f"{path}, {place(row)}, column {shown(self.name)}: value is "
-                    f"{table.column(self.name)[row].as_py()!r}, which training did not see; "
-                    "correct it, or set data.unknown: ignore",
-                    path=path,
-                    column=self.name,
-                )
+                value = table.column(self.name)[row].as_py()
+                wanted = "one that training saw; correct it, or set data.unknown: ignore"
+                raise _wrong_value(path, place(row), self.name, value, wanted)
             if self.other:
                 return [(np.ones(codes.size), np.where(missed, len(self.categories), codes))]
             _count_unknown(counts, self.name, missed)
@@ -334,10 +331,7 @@ class ColumnEncoding(JsonRecord):
     def _codes(self, table: Any, path: str, place: Place) -> NDArray[np.int64]:
         """Return the indices of the values in ``categories``, (n,); -1 for unknown values."""
         column = texts(table, self.name, path, place, self.fill is not None)
-        vocabulary = pyarrow.array(list(self.categories), pyarrow.string())
-        indices = pyarrow.compute.index_in(column, value_set=vocabulary)
-        codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
-        return codes
+        return _indices(column, self.categories)
 
     def _buckets(self, table: Any) -> NDArray[np.int64]:
         column = as_texts(table.column(self.name)).combine_chunks().dictionary_encode()
@@ -390,17 +384,15 @@ class TableEncoder(JsonRecord):
         )
 
     @property
-    def texts(self) -> frozenset[str]:
-        """Columns that are read as text, dates included."""
-        kinds = {column.name for column in self.columns if column.kind != "number"}
-        has_words = self.classes is not None and not self.is_boolean
-        return frozenset(kinds | {self.label} if has_words else kinds)
-
-    @property
-    def booleans(self) -> frozenset[str]:
-        """Columns that are read as true and false."""
-        flags = {column.name for column in self.columns if column.is_boolean}
-        return frozenset(flags | {self.label} if self.is_boolean else flags)
+    def types(self) -> dict[str, ColumnType]:
+        """The types as which columns of text files are read; dates are texts."""
+        found: dict[str, ColumnType] = dict.fromkeys(self.used, "number")
+        for column in self.columns:
+            if column.is_boolean or column.kind != "number":
+                found[column.name] = "boolean" if column.is_boolean else "text"
+        if self.classes is not None:
+            found[self.label] = "boolean" if self.is_boolean else "text"
+        return found
 
     @property
     def is_plain(self) -> bool:
@@ -455,11 +447,7 @@ class TableEncoder(JsonRecord):
             weights = numbers(table, self.weight, path, place)
             if np.any(weights < 0):
                 row = int(np.argmax(weights < 0))
-                raise DataError(
-                    f"{path}, {place(row)}, column {shown(self.weight)}: weight is {weights[row]}, "
-                    "wanted at least 0",
-                    path=path,
-                )
+                raise _wrong_value(path, place(row), self.weight, weights[row], "at least 0")
         return replace(features, labels=labels, weights=weights)
 
     def features(self, table: Any, path: str, place: Place, counts: dict[str, int]) -> Rows:
@@ -500,19 +488,11 @@ class TableEncoder(JsonRecord):
         name = self.label
         if self.classes is None or self.is_boolean:
             return numbers(table, name, path, place)
-        column = texts(table, name, path, place, False)
-        vocabulary = pyarrow.array(list(self.classes), pyarrow.string())
-        indices = pyarrow.compute.index_in(column, value_set=vocabulary)
-        codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
+        codes = _indices(texts(table, name, path, place, False), self.classes)
         if np.any(codes < 0):
             row = int(np.argmax(codes < 0))
-            label = table.column(name)[row].as_py()
-            raise DataError(
-                f"{path}, {place(row)}, column {shown(name)}: label is {label!r}, wanted one of "
-                f"{', '.join(map(str, self.classes[:20]))}",
-                path=path,
-                column=name,
-            )
+            wanted = f"a label, one of {', '.join(map(str, self.classes[:20]))}"
+            raise _wrong_value(path, place(row), name, table.column(name)[row].as_py(), wanted)
         return codes.astype(np.float64)
 
     def check_names(self, names: Sequence[str], what: str) -> None:
@@ -547,6 +527,14 @@ class TableEncoder(JsonRecord):
                 kind = pyarrow.float64() if column.kind == "number" else pyarrow.string()
                 table = table.append_column(column.name, pyarrow.nulls(table.num_rows, kind))
         return table
+
+
+def _indices(column: Any, vocabulary: Sequence[str | None]) -> NDArray[np.int64]:
+    """Return the indices of a column's texts in a vocabulary, (n,); -1 for others."""
+    values = pyarrow.array(list(vocabulary), pyarrow.string())
+    indices = pyarrow.compute.index_in(column, value_set=values)
+    codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
+    return codes
 
 
 def encoder_of_numbers(names: Sequence[str]) -> TableEncoder:
@@ -595,14 +583,14 @@ def survey_table(
     trained = tables if held is None else _not_held(tables, held)
     surveys = {name: ColumnSurvey(rows=n_rows, word=cell) for name, cell in (words or {}).items()}
     for name in columns.categorical:
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         rows = missing = 0
         is_label = name == columns.label
         for table, place in tables if is_label else trained:
             column = texts(table, name, path, place, accepts)
             rows, missing = rows + len(column), missing + (0 if is_label else column.null_count)
             for one in pyarrow.compute.value_counts(column.drop_null()).to_pylist():
-                counts[one["values"]] = counts.get(one["values"], 0) + one["counts"]
+                counts[one["values"]] += one["counts"]
         surveys[name] = survey_texts(counts, rows, missing)
     if spec.missing in ("mean", "median"):
         for name in columns.features:
@@ -887,12 +875,8 @@ def numbers(table: Any, name: str, path: str, place: Place, accepts_missing: boo
     endless = np.isinf(values)
     if endless.any():
         row = int(np.argmax(endless))
-        raise DataError(
-            f"{path}, {place(row)}, column {shown(name)}: value is {values[row]}, wanted a finite "
-            f"number ({int(endless.sum())} such values)",
-            path=path,
-            column=name,
-        )
+        wanted = f"a finite number ({int(endless.sum())} such values)"
+        raise _wrong_value(path, place(row), name, values[row], wanted)
     return values
 
 
@@ -1046,10 +1030,17 @@ def first_wrong(cells: Any, kind: Any) -> tuple[int, str]:
 
 def wrong_cell(path: str, place: str, column: str, value: str, wanted: str) -> DataError:
     """Return the error about a cell that its column cannot hold."""
-    return DataError(
-        f"{path}, {place}, column {shown(column)}: value is {value[:40]!r}, wanted {wanted}; "
+    remedy = (
         "correct it, add it to data.na_values if it means a missing value, or list the column in "
-        "data.categorical or data.ignore",
+        "data.categorical or data.ignore"
+    )
+    return _wrong_value(path, place, column, value[:40], f"{wanted}; {remedy}")
+
+
+def _wrong_value(path: str, place: str, column: str, value: Any, wanted: str) -> DataError:
+    got = repr(value) if isinstance(value, str) else value
+    return DataError(
+        f"{path}, {place}, column {shown(column)}: value is {got}, wanted {wanted}",
         path=path,
         column=column,
     )

@@ -38,11 +38,6 @@ from elasticml.errors import ConfigError
 _MOMENTS_MAX: Final = 1000
 #: Nor are categorical columns with more values.
 _VALUES_MAX: Final = 50
-#: Options that are part of every fingerprint.
-_BASIC_OPTIONS: Final = (
-    *("format", "path", "label", "weight", "categorical", "ignore", "dtype", "n_columns"),
-    *("delimiter", "header"),
-)
 
 
 class TableFormat(Format, TableOptions):
@@ -60,16 +55,9 @@ class TableFormat(Format, TableOptions):
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
-        """Return the basic options, and further ones that differ from the defaults."""
-        made, fields = super().options(), type(self).model_fields
-        del made["encoder"], made["words"]
-        return {
-            key: value
-            for key, value in made.items()
-            if key in _BASIC_OPTIONS
-            or fields[key].is_required()
-            or getattr(self, key) != fields[key].default
-        }
+        """Return the options that differ from the defaults."""
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"encoder", "words"})
+        return {"format": self.format, **given}
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""

@@ -193,7 +193,7 @@ class TableSource(FileFormat, TableFormat):
         """Yield the encoded rows of a block."""
         encoder, name = self.fitted_encoder(), self._parsed_name()
         kept = _surveyed.take(name, block) if self.is_costly else None
-        tables = kept or self._tables(parts, _types_of(encoder), encoder.used)
+        tables = kept or self._tables(parts, encoder.types, encoder.used)
         yield from self.encoded(tables, self._path_of(parts))
 
     def _path_of(self, parts: Sequence[FileBlock]) -> str:
@@ -489,14 +489,6 @@ _FOOTERS_AT_ONCE: Final = 16
 _BATCH_ROWS: Final = 65_536
 
 
-def _types_of(encoder: TableEncoder) -> dict[str, ColumnType]:
-    """Return the types as which an encoder reads the columns of a CSV file."""
-    types: dict[str, ColumnType] = {name: "number" for name in encoder.used}
-    types |= dict.fromkeys(encoder.texts, "text")
-    types |= dict.fromkeys(encoder.booleans, "boolean")
-    return types
-
-
 def feature_tables(
     path: str, format: str, encoder: TableEncoder, keep: Sequence[str] = ()
 ) -> Iterator[tuple[Any, Place]]:
@@ -543,7 +535,7 @@ def _feature_tables(
                 start, at = at, at + batch.num_rows
                 yield pyarrow.Table.from_batches([batch]), functools.partial(_row_from, start)
         return
-    kinds = {**dict(zip(names, types, strict=True)), **_types_of(encoder)}
+    kinds = {**dict(zip(names, types, strict=True)), **encoder.types}
     for block in text_blocks(file):
         for text in csv_texts(block, format):
             named = replace(text, names=names)

@@ -66,7 +66,7 @@ def test_text_labels_are_numbered_in_sorted_order(tmp_path: Path) -> None:
     assert chunk.labels.tolist() == [0, 1, 0]
     assert chunk.values.tolist() == [[1], [2], [3]]
     test = read_csv(write(tmp_path / "b.csv", "1,maybe\n"), -1, header=False, categorical=[-1])
-    with pytest.raises(DataError, match=r"b\.csv, line 1, column '1': label is 'maybe', wanted"):
+    with pytest.raises(DataError, match=r"line 1, column '1': value is 'maybe', wanted a label"):
         test.with_stats(merge_summaries([data.survey(0)])).read(0, None, 1)
 
 
