@@ -1,18 +1,24 @@
-"""Read images: IDX files (MNIST and similar), or pictures in folders.
+"""Read images: IDX files (MNIST and similar), or pictures (PNG, JPEG, ...) in one folder per class.
 
 IDX: two zero bytes, a byte for the type, a byte for the number of dimensions, the dimensions as
 big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
+
+Pillow decodes pictures. An example is one picture as (channels, height, width), flattened: red,
+green, blue, each row by row, as networks expect. Its label is the index of its folder among the
+sorted folder names; test data use the training data's indices.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import lzma
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Final, Self
+from pathlib import PurePosixPath
+from typing import Annotated, Any, BinaryIO, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +31,13 @@ from elasticml.data.readers.files import (
     FileBlock,
     decompressor,
     file_info,
+    once_per_version,
     open_binary,
-)
-from elasticml.data.readers.image_folder import (
-    Mode,
-    class_of,
-    images_in,
-    is_image_folder,
-    read_picture,
-    size_of,
+    version_of,
 )
 from elasticml.data.source import BLOCK_BYTES, Source
-from elasticml.data.storage.untrusted_files import check_expansion
+from elasticml.data.storage.filesystem import join, system_of
+from elasticml.data.storage.untrusted_files import IMAGE_BYTES_MAX, check_expansion, reading
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.settings_model import AS_PAIR, AS_TUPLE, Count
 
@@ -48,6 +49,11 @@ _CHANNELS: Final = {"L": 1, "RGB": 3}
 #: Key of the folder names in the data's vocabularies.
 _LABEL: Final = "label"
 _NAMED_MAX: Final = 20
+_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm")
+#: Their formats, as Pillow names them: it would start other programs for some.
+_FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+#: Most pixels of an image; Pillow warns of images with more than half of it.
+PIXELS_MAX: Final = 2**27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +108,7 @@ class ImageSource(FileFormat):
 
     labels: LocalOrUrl | None = None
     size: Annotated[Sequence[Count], AS_PAIR] | None = None
-    mode: Mode | None = None
+    mode: Literal["RGB", "L"] | None = None
     classes: Annotated[Sequence[str], AS_TUPLE] | None = None
 
     @property
@@ -124,8 +130,8 @@ class ImageSource(FileFormat):
         ConfigError
             When an option does not apply to the path, or ``labels`` has no default.
         """
-        if self.labels is None and is_image_folder(self.path):
-            return images_in(self.path)
+        if self.labels is None and _is_folder(self.path):
+            return _images_in(self.path)
         for key in ("size", "mode", "classes"):
             if getattr(self, key) is not None:
                 raise ConfigError(
@@ -222,39 +228,49 @@ class ImageSource(FileFormat):
 
     def _picture_shape(self, files: Sequence[DataFile]) -> tuple[int, int, int]:
         """Return (channels, height, width): the job's size, or that of the first picture."""
-        height, width = self.size or size_of(files[0].path, files[0].token)
+        height, width = self.size or _size_of(files[0].path, files[0].token)
         return _CHANNELS[self.mode or "RGB"], height, width
 
     def _classes(self) -> Sequence[str]:
-        return self.classes or sorted({class_of(file) for file in self.files.files})
+        return self.classes or sorted({_class_of(file) for file in self.files.files})
 
     def _pictures(self, block: FileBlock) -> Rows:
+        from PIL import Image
+
         files, classes = self.files_in(block), self._classes()
         number = {name: float(i) for i, name in enumerate(classes)}
-        channels, *size = self._picture_shape(self.files.files)
-        n_columns = channels * math.prod(size)
-        wanted = None if self.size is None else (self.size[0], self.size[1])
-        decoded = []
-        for file in files:
-            if class_of(file) not in number:
+        channels, height, width = self._picture_shape(self.files.files)
+        n_columns = channels * height * width
+        rows = np.empty((len(files), n_columns), np.uint8)
+        for file, row in zip(files, rows, strict=True):
+            if _class_of(file) not in number:
                 more = ", ..." if len(classes) > _NAMED_MAX else ""
                 raise DataError(
-                    f"{file.path} is in folder {class_of(file)}, wanted one of the {len(classes)} "
+                    f"{file.path} is in folder {_class_of(file)}, wanted one of the {len(classes)} "
                     f"classes of the training data: {', '.join(classes[:_NAMED_MAX])}{more}; name "
                     "the right data, or leave that folder out",
                     path=self.path,
                 )
             if self.n_columns not in (None, n_columns):
                 raise DataError(
-                    f"{file.path} is {size[0]} x {size[1]} pixels, {n_columns} values, wanted "
+                    f"{file.path} is {height} x {width} pixels, {n_columns} values, wanted "
                     f"{self.n_columns} as in the training data; set data.size and data.mode alike "
                     "for both",
                     path=file.path,
                 )
-            pixels = read_picture(file, wanted, self.mode or "RGB", (size[0], size[1]))
-            decoded.append(pixels.reshape(-1))
-        labels = np.array([number[class_of(file)] for file in files])
-        return Rows(labels=labels, n_columns=n_columns, dense=np.stack(decoded))
+            image = _read_picture(file.path, self.mode or "RGB")
+            if (image.height, image.width) != (height, width):
+                if self.size is None:
+                    raise DataError(
+                        f"{file.path} is {image.height} x {image.width} pixels, wanted {height} x "
+                        f"{width} as the first picture; set data.size, to which all are resized",
+                        path=file.path,
+                    )
+                image = image.resize((width, height), Image.Resampling.BILINEAR)
+            pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
+            row[:] = pixels.transpose(2, 0, 1).reshape(-1)
+        labels = np.array([number[_class_of(file)] for file in files])
+        return Rows(labels=labels, n_columns=n_columns, dense=rows)
 
 
 read_images = reader(ImageSource)
@@ -370,3 +386,84 @@ def _check_end(source: BinaryIO, idx: _Idx) -> None:
             "again",
             path=idx.path,
         )
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        system, inner = system_of(path)
+        return bool(system.isdir(inner))
+    except (OSError, ImportError, ValueError):
+        return False
+
+
+def _class_of(file: DataFile) -> str:
+    """Return the name of an image's folder, which is its class."""
+    return PurePosixPath(file.path).parent.name
+
+
+def _images_in(path: str) -> Sequence[DataFile]:
+    """Return the pictures in the folders of a folder, sorted by their names in it.
+
+    Raises
+    ------
+    DataError
+        When there are none.
+    """
+    system, inner = system_of(path)
+    found: Mapping[str, Mapping[str, Any]] = system.find(inner, detail=True, refresh=True)
+    prefix = inner.rstrip("/") + "/"
+    # Some file systems include the host in file names; "inner" does not have it.
+    entries = {name.partition(prefix)[2]: entry for name, entry in found.items()}
+    names = sorted(name for name in entries if _is_image(name))
+    if not names:
+        raise DataError(
+            f"{path} has no pictures in folders, wanted one folder for each class with files such "
+            f"as {', '.join(_SUFFIXES[:3])}",
+            path=path,
+        )
+    return [
+        DataFile(
+            path=join(path, name),
+            size=int(entries[name].get("size") or 0),
+            token=version_of(str(entries[name]["name"]), entries[name]),
+            compression=None,
+        )
+        for name in names
+    ]
+
+
+def _is_image(name: str) -> bool:
+    path = PurePosixPath(name)
+    return name.lower().endswith(_SUFFIXES) and bool(path.parent.name) and path.name[0] != "."
+
+
+@once_per_version
+def _size_of(path: str, token: str) -> tuple[int, int]:
+    """Return height and width of a picture."""
+    image = _read_picture(path)
+    return image.height, image.width
+
+
+def _read_picture(path: str, mode: str | None = None) -> Any:
+    """Decode a picture in a mode; without a mode only its header is read."""
+    from PIL import Image, UnidentifiedImageError
+
+    with reading(path), open_binary(path) as file:
+        content = file.read(IMAGE_BYTES_MAX + 1)
+    if len(content) > IMAGE_BYTES_MAX:
+        raise DataError(
+            f"{path} has {len(content)} bytes or more, wanted an image of at most "
+            f"{IMAGE_BYTES_MAX}",
+            path=path,
+        )
+    try:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as opened:
+            if opened.width * opened.height > PIXELS_MAX:
+                raise ValueError(f"{opened.width} x {opened.height} pixels, more than {PIXELS_MAX}")
+            return opened if mode is None else opened.convert(mode)
+    except Exception as error:  # Pillow's decoders raise of every kind
+        unknown = isinstance(error, UnidentifiedImageError)
+        why = "Pillow does not know its format" if unknown else one_line(error)
+        raise DataError(
+            f"{path} cannot be decoded as a picture ({why}); replace or remove it", path=path
+        ) from None

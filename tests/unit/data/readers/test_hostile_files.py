@@ -19,7 +19,7 @@ from elasticml.data.chunks import body as body_format
 from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.data.dataset_stats import summarise
-from elasticml.data.readers import files, image_folder
+from elasticml.data.readers import files, images
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.chunk_folder import read_chunks
 from elasticml.data.readers.images import read_images
@@ -243,14 +243,14 @@ def test_only_regular_files_are_opened(tmp_path) -> None:
 
 
 def test_a_huge_image_file_is_not_read(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(image_folder, "IMAGE_BYTES_MAX", 5000)
+    monkeypatch.setattr(images, "IMAGE_BYTES_MAX", 5000)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "0.png").write_bytes(picture() + bytes(10_000))
     refused(read_images(str(tmp_path)), "0.png", "5000")
 
 
 def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(image_folder, "PIXELS_MAX", 20)
+    monkeypatch.setattr(images, "PIXELS_MAX", 20)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "0.png").write_bytes(picture())
     refused(read_images(str(tmp_path)), "c/0.png", "8 x 9 pixels, more than 20")
