@@ -161,14 +161,10 @@ class Predictor:
         return class_scores(self._loss, margins.T, one_against_rest=against)
 
     def _outputs(self, chunk: Chunk) -> F64:
-        from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
-
         network, d = self._network, self._facts.n_columns
         if chunk.layout.n_columns != d:
             raise row_length_error(chunk.layout.n_columns, d)
-        mean, std = (float(np.ravel(self._model[n])[0]) for n in (INPUT_MEAN, INPUT_STD))
-        x = network.inputs(network.rows_of(chunk).clone(), mean, std)
-        out = network.outputs(x).cpu().numpy().astype(np.float64)
+        out = network.predicted(network.rows_of(chunk).clone(), self._model)
         if network.classes is None:
             return np.asarray(out.reshape(chunk.n_rows))
         return np.asarray(out[:, : len(network.classes)])

@@ -10,7 +10,6 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
-from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
 from elasticml.arrays import F64
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import write_whole
@@ -657,12 +656,8 @@ class NetworkModel(Model):
     def _outputs(self, X: Any) -> F64:
         rows = X.toarray() if scipy.sparse.issparse(X) else np.array(X, np.float64)
         network = self._loaded_network()
-        mean, std = float(self.arrays[INPUT_MEAN][0]), float(self.arrays[INPUT_STD][0])
         inputs = network.tensor(rows.reshape(len(rows), self._facts.n_columns))
-        outputs: F64 = (
-            network.outputs(network.inputs(inputs, mean, std)).cpu().numpy().astype(np.float64)
-        )
-        return outputs
+        return network.predicted(inputs, self.arrays)
 
     def _predicted(self, X: Any) -> NDArray[Any]:
         outputs = self._outputs(X)

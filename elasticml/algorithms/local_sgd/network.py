@@ -309,6 +309,12 @@ class Network:
             parts = [self._module(part) for part in x.split(EVALUATED_ROWS)]
         return self._torch.cat(parts)
 
+    def predicted(self, rows: Any, arrays: Mapping[str, F64]) -> F64:
+        """Return the outputs for rows, a tensor (n, d) as in the data, by a model's scaling."""
+        mean, std = (float(np.ravel(arrays[name])[0]) for name in (INPUT_MEAN, INPUT_STD))
+        outputs = self.outputs(self.inputs(rows, mean, std))
+        return np.asarray(outputs.cpu().numpy(), np.float64)
+
     def scores(self, x: Any, y: Any, weights: Any) -> Scores:
         """Return the scores of a batch."""
         n = y.shape[0]
