@@ -13,8 +13,8 @@ The entry ``elasticml.model`` holds the header as UTF-8 bytes, version 1::
               own against all others; network: algorithm and facts
 
 The other entries are arrays: ``coef`` (k, d) and ``intercept`` (k,); ``centres`` (k, d) and
-``counts`` (k,); or a network's by parameter name. Nothing is pickled. Files of older versions have
-no header; they are read as models of numbers.
+``counts`` (k,); or a network's by parameter name. Nothing is pickled. The model of
+a user's own algorithm has no header if it is none of these kinds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMAT: Final = "elasticml model"
 FORMAT_VERSION: Final = 1
 #: Entry of the header. Parameters of networks have no such name.
 HEADER: Final = "elasticml.model"
-#: Entry with the labels, which older versions read.
+#: Entry with the labels, for those who read the arrays.
 CLASSES: Final = "classes"
 
 Arrays = Mapping[str, NDArray[Any]]

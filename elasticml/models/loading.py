@@ -15,7 +15,6 @@ from elasticml.data.storage.filesystem import join, local_path
 from elasticml.data.storage.untrusted_files import reading
 from elasticml.errors import DataError, ElasticmlError, one_line
 from elasticml.models.file_format import (
-    CLASSES,
     FORMAT,
     FORMAT_VERSION,
     HEADER,
@@ -38,8 +37,7 @@ def load_model(path: str | Path, *, trust: Any = ()) -> Model:
     Parameters
     ----------
     path : path or URL
-        What ``model.save`` wrote; or a run directory, or its ``model.npz``. Files of older versions
-        have no names and categories: their models take rows of numbers.
+        What ``model.save`` wrote; or a run directory, or its ``model.npz``.
     trust : import path, function or class, or a list of them, optional
         A network's factory and loss, such as ``"mymodule:Net"`` or the class itself, unless
         elasticml has them. The file only names them, and names of other files are not imported.
@@ -64,7 +62,7 @@ def load_model(path: str | Path, *, trust: Any = ()) -> Model:
         name = join(name, "model.npz")
     arrays = read_arrays(name)
     with reading(name):
-        model = _of_header(arrays, name) if HEADER in arrays else _of_older(arrays, name)
+        model = _of_header(arrays, name)
     if isinstance(model, NetworkModel):
         model.trust(trust)
     return model
@@ -89,13 +87,16 @@ def read_model(name: str, algorithm: Mapping[str, Any]) -> tuple[Model | None, A
     # The classes of column-partitioned data are an array of the job.
     own = arrays if algorithm.get("name") == "primal_cocoa" else own_arrays(arrays)
     named = {key: array for key, array in own.items() if key != HEADER}
-    if HEADER in arrays:
-        return _of_header(arrays, name), named
-    is_own = algorithm.get("name") not in ALGORITHMS
-    return None if is_own else _of_older(arrays, name), named
+    return _of_header(arrays, name) if HEADER in arrays else None, named
 
 
 def _of_header(arrays: Arrays, name: str) -> Model:
+    if HEADER not in arrays:
+        raise DataError(
+            f"{name} has arrays {', '.join(list(arrays)[:5])} and no header, wanted a file that "
+            "model.save or a job wrote",
+            path=name,
+        )
     try:
         header = json.loads(bytes(arrays[HEADER]))
         version, kind = header["version"], header["kind"]
@@ -157,20 +158,6 @@ def _check_linear(model: LinearModel) -> None:
     wanted = n_models if n_models > 1 else 2
     if classes is not None and classes.shape != (wanted,):
         raise ValueError(f"classes of shape {classes.shape} for {n_models} rows of coef")
-
-
-def _of_older(arrays: Arrays, name: str) -> Model:
-    """Return the model in a ``model.npz`` of a version without headers."""
-    own = own_arrays(arrays)
-    if {"coef", "intercept"} <= own.keys():
-        classes = arrays[CLASSES].tolist() if CLASSES in arrays else None
-        return LinearModel(own, classes)
-    if "centres" in own:
-        return KMeansModel(own)
-    raise DataError(
-        f"{name} has arrays {', '.join(list(own)[:5])} and no header: it is a network of an older "
-        "version, whose architecture is not in the file; use warm_start, or train it again"
-    )
 
 
 # The model of a job's arrays.
