@@ -20,13 +20,10 @@ from elasticml.data.readers.dask_partitions import (
 )
 from elasticml.data.readers.table_encoding import (
     ColumnType,
-    TableColumns,
     TableEncoder,
     append_columns,
     arrow_column,
     arrow_table,
-    columns_of_survey,
-    resolve_columns,
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableFormat, roles_of_vectors
@@ -50,9 +47,9 @@ class DaskTableSource(DaskSource, TableFormat):
     #: Columns that come from collections of their own, such as the labels; the last of ``names``.
     joined: tuple[str, ...] = ()
 
-    def roles(self) -> TableColumns:
-        """Return the roles and types of the columns."""
-        return resolve_columns(self.names, self.types, self, self.path)
+    def names_and_types(self) -> tuple[Sequence[str], Sequence[ColumnType]]:
+        """Return the names and types of the columns."""
+        return self.names, self.types
 
     def blocks(self) -> list[BlockInfo]:
         """Return one block for each partition, of an unknown number of rows."""
@@ -65,7 +62,7 @@ class DaskTableSource(DaskSource, TableFormat):
 
     def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
         """Return the statistics of a partition on which the encoding depends."""
-        table = self._table(block, parts, columns_of_survey(self, self.roles()))
+        table = self._table(block, parts, self.surveyed_columns(self.roles()))
         return self.surveyed(block, [(table, "row {}".format)], partition_title(block), held)
 
     def _table(self, block: int, parts: Sequence[Any], names: Sequence[str]) -> Any:

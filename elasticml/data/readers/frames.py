@@ -15,12 +15,11 @@ from elasticml.data.chunks.rows import matrix_of
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.arrays import MemorySource, check_in_memory
 from elasticml.data.readers.table_encoding import (
+    ColumnType,
     Place,
-    TableColumns,
     TableEncoder,
     append_columns,
     arrow_table,
-    resolve_columns,
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableFormat, roles_of_vectors
@@ -45,11 +44,10 @@ class FrameSource(MemorySource, TableFormat):
         """Whether the encoding was not fitted yet; never in a placeholder."""
         return self.rows is not None and super().needs_survey
 
-    def roles(self) -> TableColumns:
-        """Return the roles and types of the columns."""
+    def names_and_types(self) -> tuple[list[str], list[ColumnType]]:
+        """Return the names and types of the columns."""
         schema = self.rows.schema
-        types = [type_of_arrow(kind) for kind in schema.types]
-        return resolve_columns(schema.names, types, self, self.path)
+        return schema.names, [type_of_arrow(kind) for kind in schema.types]
 
     def rows_of(self, block: int) -> Iterator[Rows]:
         """Return the encoded rows of a block."""

@@ -1,11 +1,10 @@
-"""Encode a table's rows as numbers: the roles of columns, and the fitted encoding of each."""
+"""Encode a table's rows as numbers by the fitted encoding of each column."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
@@ -14,28 +13,12 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
-from pydantic import Field, field_serializer, field_validator
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import Field
 
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.column_survey import ColumnSurvey, survey_numbers, survey_texts
 from elasticml.data.json_record import JsonRecord
-from elasticml.data.source import HeldOut
-from elasticml.errors import ConfigError, DataError, one_line, shown
-from elasticml.specification.settings_model import (
-    AS_TUPLE,
-    KEEP_INT,
-    Count,
-    Dtype,
-    Flag,
-    SettingsModel,
-    did_you_mean,
-)
+from elasticml.errors import DataError, one_line, shown
 
-#: Most distinct values of a column that the user lists as categorical.
-VOCABULARY_MAX: Final = 100_000
-#: Most distinct values of a column that is categorical because it holds text.
-VOCABULARY_OF_TEXT: Final = 1000
 #: One-hot rows are dense if at least this share of a row is nonzero: 8 bytes a value against 12.
 _DENSE_SHARE: Final = 2 / 3
 _DAY_US: Final = 86_400_000_000
@@ -63,185 +46,6 @@ _TIME: Final = r"([ T]\d\d?:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 _ONE_DIGIT: Final = (r"^(\d{4}-)(\d\b)", r"^(\d{4}-\d\d-)(\d\b)", r"^([\d-]{10}[ T])(\d:)")
 Place = Callable[[int], str]
 F64 = NDArray[np.float64]
-
-
-#: A column: its name, or its position.
-Column = int | str
-#: Given as any sequence.
-Columns = Annotated[Sequence[Column], AS_TUPLE]
-#: How missing numbers are filled: with a column's mean, median, or a constant.
-Fill = Literal["error", "mean", "median"] | Annotated[float, KEEP_INT]
-DatePart = Literal["days", "year", "month", "day", "weekday", "hour"]
-
-
-class TableOptions(SettingsModel):
-    """How the columns of a table become features.
-
-    Parameters
-    ----------
-    label, weight : str or int
-        Column name, or position from 0; -1 is the last column.
-    categorical : sequence of str or int
-        Columns to encode as one-hot at their position, with values sorted, besides those that hold
-        text. May include the label, whose values become 0, 1, ... in sorted order. A column holds
-        numbers if all its cells in all rows are numbers or missing, else text; it may also hold
-        ``true`` and ``false`` alone, or dates such as ``2013-01-31``,
-        ``2013-01-31T05:15:00Z``, ``2013/1/31`` or ``31.1.2013``; ``1/31/2013`` where a day above 12
-        shows that the month is first.
-        The result's notes name the first text of each column.
-    numeric : sequence of str or int
-        Columns in which text is an error, which names its line; it does not make them categories.
-        Where all columns are numbers and listed, a pass over the data is saved.
-    ignore : sequence of str or int
-        Columns that are not features.
-    missing : "error", "mean", "median" or float
-        Missing values: an error; or numbers are replaced by the column's mean, median or a
-        constant, missing categories become one of their own, and rows without a label are skipped.
-    missing_indicator : bool
-        Whether each column of numbers gets another one that marks the missing ones.
-    max_categories : int, optional
-        Most categories of a column; by default 100,000 if ``categorical`` lists it, else 1,000.
-    rare : "other" or "hash"
-        In columns with more values: the less frequent ones share a column, or all values are
-        hashed into ``max_categories`` columns.
-    dates : sequence of "days", "year", "month", "day", "weekday", "hour"
-        Numbers that represent a date: days since 1970, weekdays from Monday, which is 0.
-    unknown : "ignore" or "error"
-        At prediction, values that training did not see: zeros (or the shared column), or an error.
-    missing_columns : "error" or "fill"
-        At prediction, columns that the data lack: an error, or their values are missing.
-    extra_columns : "ignore" or "error"
-        At prediction, columns that training did not have.
-    """
-
-    path: str = Field(kw_only=False, description="local path, or URL that fsspec opens")
-    label: Column = Field(
-        kw_only=False,
-        description="column of the labels: its name, or its position from 0; -1 is the last",
-    )
-    weight: Column | None = None
-    categorical: Columns = ()
-    numeric: Columns = ()
-    ignore: Columns = ()
-    missing: Fill = "error"
-    missing_indicator: Flag = False
-    max_categories: Count | None = None
-    rare: Literal["other", "hash"] = "other"
-    dates: Annotated[Sequence[DatePart], AS_TUPLE, Field(min_length=1)] = ("days",)
-    unknown: Literal["ignore", "error"] = "ignore"
-    missing_columns: Literal["error", "fill"] = "error"
-    extra_columns: Literal["ignore", "error"] = "ignore"
-    dtype: Dtype = "float64"
-    n_columns: Annotated[int, Field(ge=1)] | None = None
-    #: The fitted encoding of the columns, from a survey of all blocks, or of the training data.
-    encoder: SkipJsonSchema[Any] = Field(default=None, repr=False)
-    #: Columns that the survey has made categories, and the cell that is no number of each.
-    words: SkipJsonSchema[dict[str, str] | None] = Field(default=None, repr=False)
-
-    @field_validator("encoder", mode="after")
-    @classmethod
-    def _read_encoder(cls, fitted: Any) -> Any:
-        return TableEncoder.from_json(fitted) if isinstance(fitted, Mapping) else fitted
-
-    @field_serializer("encoder")
-    def _write_encoder(self, encoder: Any) -> Any:
-        return None if encoder is None else encoder.to_json()
-
-    def check(self) -> None:
-        """Check constraints between fields."""
-        if self.missing == "error" and self.missing_columns == "fill":
-            raise ValueError("missing_columns: got fill, wanted missing: mean, median, a number")
-        if self.missing == "error" and self.missing_indicator:
-            raise ValueError("missing_indicator: got true, wanted missing: mean, median, a number")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumns:
-    """The roles of a table's columns, by name; ``features`` in the order of the table."""
-
-    label: str
-    weight: str | None
-    features: tuple[str, ...]
-    #: Columns that the user lists as categorical.
-    listed: frozenset[str]
-    #: Columns in which text is an error: the weights, and those that the user lists as numeric.
-    numeric: frozenset[str]
-    #: Type of each used column.
-    types: Mapping[str, ColumnType]
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        """All columns that must be read."""
-        return (self.label, *([] if self.weight is None else [self.weight]), *self.features)
-
-    @property
-    def categorical(self) -> tuple[str, ...]:
-        """All columns with a vocabulary, sorted."""
-        text = {name for name in (self.label, *self.features) if self.types[name] == "text"}
-        return tuple(sorted(text | self.listed))
-
-
-def resolve_columns(
-    names: Sequence[str],
-    types: Sequence[ColumnType],
-    spec: TableOptions,
-    path: str,
-    separated: str = "",
-) -> TableColumns:
-    """Resolve a job's columns, given by name or by position (from 0; -1 is the last).
-
-    Parameters
-    ----------
-    separated : str
-        How messages say what separates the columns.
-
-    Raises
-    ------
-    ConfigError
-        When a column does not exist (suggests the nearest name), or no feature is left.
-    """
-
-    def find(column: str | int, key: str) -> str:
-        if isinstance(column, str) and column in names:
-            return column
-        if isinstance(column, int) and -len(names) <= column < len(names):
-            return names[column]
-        raise ConfigError(
-            f"data.{key} names column {shown(column)}, which {path} does not have; it has "
-            f"{', '.join(map(shown, names[:20]))}{', ...' if len(names) > 20 else ''}{separated}"
-            f"{did_you_mean(column, names)}",
-            key=f"data.{key}",
-        )
-
-    if len(set(names)) != len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise DataError(f"{path}, line 1: column {shown(twice)} is in the header twice", path=path)
-    label = find(spec.label, "label")
-    weight = None if spec.weight is None else find(spec.weight, "weight")
-    excluded = {label, weight, *(find(column, "ignore") for column in spec.ignore)}
-    features = tuple(name for name in names if name not in excluded)
-    if not features:
-        raise ConfigError(
-            f"{path} has no column besides {label!r}{separated}, wanted features", path=path
-        )
-    listed = frozenset(find(column, "categorical") for column in spec.categorical)
-    numeric = frozenset(find(column, "numeric") for column in spec.numeric)
-    both = sorted(listed & numeric)
-    if both:
-        raise ConfigError(
-            f"data.numeric and data.categorical both name column {shown(both[0])}; name it in one",
-            key="data.numeric",
-        )
-    by_name = dict(zip(names, types, strict=True)) | dict.fromkeys(spec.words or (), "text")
-    by_name |= dict.fromkeys(numeric, "number")
-    return TableColumns(
-        label=label,
-        weight=weight,
-        features=features,
-        listed=listed & {label, *features},
-        numeric=numeric if weight is None else numeric | {weight},
-        types={name: by_name[name] for name in names if name not in excluded or name == label},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +117,7 @@ class ColumnEncoding(JsonRecord):
             return [((~missed).astype(np.float64), np.maximum(codes, 0))]
         if self.kind == "hash":
             return [(np.ones(table.num_rows), self._buckets(table))]
-        read = _days if self.kind == "date" else numbers
+        read = days_of if self.kind == "date" else numbers
         column = read(table, self.name, path, place, self.fill is not None)
         missing = np.isnan(column)
         if missing.any():
@@ -435,7 +239,7 @@ class TableEncoder(JsonRecord):
             )
         given = table.num_rows
         if self.skips_unlabelled:
-            table, place = _with_label(table, self.label, place)
+            table, place = with_label(table, self.label, place)
         if skipped := given - table.num_rows:
             text = f"{{}} rows without a label in column {_shown(self.label)!r} were skipped"
             counts[text] = counts.get(text, 0) + skipped
@@ -507,15 +311,15 @@ class TableEncoder(JsonRecord):
         missing = [name for name in wanted if name not in names]
         if missing and self.missing_columns == "error":
             raise DataError(
-                f"{what} lacks column{'s' * (len(missing) > 1)} {_listed(missing)}, wanted "
-                f"{_listed(wanted)} as in training; add them, or train with "
+                f"{what} lacks column{'s' * (len(missing) > 1)} {listed(missing)}, wanted "
+                f"{listed(wanted)} as in training; add them, or train with "
                 "data.missing_columns: fill",
                 column=missing[0],
             )
         extra = [name for name in names if name not in self.used]
         if extra and self.extra_columns == "error":
             raise DataError(
-                f"{what} has column{'s' * (len(extra) > 1)} {_listed(extra)}, which training did "
+                f"{what} has column{'s' * (len(extra) > 1)} {listed(extra)}, which training did "
                 "not have; drop them, or train with data.extra_columns: ignore",
                 column=extra[0],
             )
@@ -543,236 +347,17 @@ def encoder_of_numbers(names: Sequence[str]) -> TableEncoder:
     return TableEncoder(label="", classes=None, weight=None, columns=columns)
 
 
-# Fit an encoder to the statistics of a survey.
-
-
-def needs_statistics(spec: TableOptions, columns: TableColumns) -> bool:
-    """Whether the encoding depends on a survey of all blocks."""
-    has_numbers = any(columns.types[name] != "text" for name in columns.features)
-    return bool(columns.categorical) or (spec.missing in ("mean", "median") and has_numbers)
-
-
-def survey_table(
-    tables: Sequence[tuple[Any, Place]],
-    spec: TableOptions,
-    columns: TableColumns,
-    path: str,
-    words: Mapping[str, str] | None = None,
-    held: HeldOut = None,
-) -> dict[str, ColumnSurvey]:
-    """Return the statistics of a block's columns that the encoding depends on.
-
-    They are those of the rows that have a label and are not held out; the classes are those of all
-    rows.
-
-    Parameters
-    ----------
-    words : mapping, optional
-        Columns that were not taken for text and hold some, and the first such cell of each.
-    held : callable, optional
-        From the number of rows that have a label, a mask of those that are held out.
-
-    Raises
-    ------
-    DataError
-        For missing values, unless the job imputes them.
-    """
-    accepts, n_rows = spec.missing != "error", sum(table.num_rows for table, _ in tables)
-    if accepts:
-        tables = [_with_label(table, columns.label, place) for table, place in tables]
-    trained = tables if held is None else _not_held(tables, held)
-    surveys = {name: ColumnSurvey(rows=n_rows, word=cell) for name, cell in (words or {}).items()}
-    for name in columns.categorical:
-        counts = Counter[str]()
-        rows = missing = 0
-        is_label = name == columns.label
-        for table, place in tables if is_label else trained:
-            column = texts(table, name, path, place, accepts)
-            rows, missing = rows + len(column), missing + (0 if is_label else column.null_count)
-            for one in pyarrow.compute.value_counts(column.drop_null()).to_pylist():
-                counts[one["values"]] += one["counts"]
-        surveys[name] = survey_texts(counts, rows, missing)
-    if spec.missing in ("mean", "median"):
-        for name in columns.features:
-            if name in surveys:
-                continue
-            read = _days if columns.types[name] == "date" else numbers
-            surveys[name] = survey_numbers([read(t, name, path, at, True) for t, at in trained])
-    surveys.setdefault(columns.label, ColumnSurvey(rows=n_rows))
-    return surveys
-
-
-def _with_label(table: Any, label: str, place: Place) -> tuple[Any, Place]:
+def with_label(table: Any, label: str, place: Place) -> tuple[Any, Place]:
     """Return the rows that have a label, and the function that locates them."""
-    return _some_rows(table, place, ~_missing(table.column(label)))
+    return some_rows(table, place, ~_missing(table.column(label)))
 
 
-def _not_held(
-    tables: Sequence[tuple[Any, Place]], held: Callable[[int], NDArray[np.bool_]]
-) -> list[tuple[Any, Place]]:
-    sizes = [table.num_rows for table, _ in tables]
-    masks = np.split(~held(sum(sizes)), np.cumsum(sizes)[:-1])
-    return [_some_rows(*one, mask) for one, mask in zip(tables, masks, strict=True)]
-
-
-def _some_rows(table: Any, place: Place, mask: NDArray[np.bool_]) -> tuple[Any, Place]:
+def some_rows(table: Any, place: Place, mask: NDArray[np.bool_]) -> tuple[Any, Place]:
+    """Return the rows of a mask, and the function that locates them."""
     if mask.all():
         return table, place
     kept = np.flatnonzero(mask)
     return table.take(kept), lambda row: place(int(kept[row]))
-
-
-def _survey_dates(name: str, texts: ColumnSurvey, path: str) -> ColumnSurvey:
-    """Return the statistics of dates whose texts were counted."""
-    column = pyarrow.table({name: list(texts.values)})
-    days = _days(column, name, path, lambda row: f"value {row}", False)
-    ordered = sorted(zip(days.tolist(), texts.values.values(), strict=True))
-    return replace(
-        survey_numbers([days]),
-        rows=texts.rows,
-        missing=texts.missing,
-        total=sum(day * n for day, n in ordered),
-        points=tuple(ordered),
-        values={},
-    )
-
-
-def columns_of_survey(spec: TableOptions, columns: TableColumns) -> tuple[str, ...]:
-    """Return the columns that :func:`survey_table` reads."""
-    numbers = columns.features if spec.missing in ("mean", "median") else ()
-    return tuple(dict.fromkeys((columns.label, *columns.categorical, *numbers)))
-
-
-def fit_encoder(
-    spec: TableOptions,
-    columns: TableColumns,
-    surveys: Mapping[str, ColumnSurvey],
-    path: str,
-    cells: Mapping[str, str] | None = None,
-) -> TableEncoder:
-    """Return the encoder of a table.
-
-    Parameters
-    ----------
-    cells : mapping, optional
-        The first cell of each column of text, and where it is, as far as it is known.
-
-    Raises
-    ------
-    DataError
-        When the label has too many values to be classes.
-    """
-    notes: list[str] = []
-    cells = cells or {}
-    texts = [n for n in columns.features if n in columns.categorical and n not in columns.listed]
-    dates = [n for n in texts if surveys[n].values and are_dates(surveys[n].values)]
-    columns = replace(columns, types={**columns.types, **dict.fromkeys(dates, "date")})
-    surveys = {**surveys, **{n: _survey_dates(n, surveys[n], path) for n in dates}}
-    found = [n for n in columns.features if columns.types[n] == "text" and n not in columns.listed]
-    if found:
-        words = [f"{shown(n)} ({cells[n]})" if n in cells else shown(n) for n in found[:10]]
-        more = ", ..." if len(found) > 10 else ""
-        notes.append(f"text became categories: {', '.join(words)}{more}")
-    mostly = [name for name in found if name in cells and _is_mostly_numbers(surveys[name])]
-    if mostly:
-        notes.append(
-            f"most values are numbers in {_listed(mostly)}: if the text there means a missing "
-            "value, name it in data.na_values; data.numeric makes it an error"
-        )
-    encodings = tuple(_fit(name, spec, columns, surveys, notes) for name in columns.features)
-    label, classes = columns.label, None
-    if label in columns.categorical:
-        if len(surveys[label].values) > VOCABULARY_OF_TEXT:
-            first = f" (the first is {cells[label]})" if label in cells else ""
-            raise DataError(
-                f"column {shown(label)} of {path}, the label, holds {len(surveys[label].values)} "
-                f"different texts{first}, wanted numbers or at most {VOCABULARY_OF_TEXT} classes; "
-                "correct data.label",
-                path=path,
-                column=label,
-            )
-        classes = tuple(sorted(surveys[label].values))
-    elif columns.types[label] == "boolean":
-        classes = ("false", "true")
-    return TableEncoder(
-        label=label,
-        classes=classes,
-        is_boolean=label not in columns.categorical and classes is not None,
-        weight=columns.weight,
-        columns=encodings,
-        skips_unlabelled=spec.missing != "error",
-        unknown=spec.unknown,
-        missing_columns=spec.missing_columns,
-        extra_columns=spec.extra_columns,
-        delimiter=getattr(spec, "delimiter", None),
-        header=getattr(spec, "header", True),
-        na_values=getattr(spec, "na_values", ()),
-        notes=tuple(notes),
-    )
-
-
-def _is_mostly_numbers(survey: ColumnSurvey) -> bool:
-    counted = sum(count for text, count in survey.values.items() if is_number(text))
-    return 2 * counted > sum(survey.values.values())
-
-
-def _fit(
-    name: str,
-    spec: TableOptions,
-    columns: TableColumns,
-    surveys: Mapping[str, ColumnSurvey],
-    notes: list[str],
-) -> ColumnEncoding:
-    """Return the encoding of one feature column."""
-    survey = surveys.get(name)
-    fill: float | None = None
-    if spec.missing != "error":
-        fill = 0.0
-        if isinstance(spec.missing, int | float):
-            fill = float(spec.missing)
-        elif survey is not None and name not in columns.categorical:
-            fill = survey.mean if spec.missing == "mean" else survey.median
-    if name not in columns.categorical:
-        is_date = columns.types[name] == "date"
-        return ColumnEncoding(
-            name=name,
-            kind="date" if is_date else "number",
-            fill=fill,
-            # Like the category of missing values, only if training has some.
-            indicator=spec.missing_indicator and (survey is None or survey.missing > 0),
-            parts=tuple(spec.dates) if is_date else (),
-            is_boolean=columns.types[name] == "boolean",
-        )
-    assert survey is not None
-    fill = None if fill is None else 0.0
-    default = VOCABULARY_MAX if name in columns.listed else VOCABULARY_OF_TEXT
-    most = spec.max_categories or default
-    values = list(survey.values)
-    if len(values) <= most and not survey.is_cut:
-        # Missing values are a category if there are any; values that training lacks are zeros.
-        none = [None] if fill is not None and survey.missing else []
-        return ColumnEncoding(
-            name=name,
-            kind="category",
-            fill=fill,
-            categories=(*sorted(values), *none),
-            is_text=columns.types[name] == "text",
-        )
-    count = f"{'more than ' if survey.is_cut else ''}{len(values)}"
-    if spec.rare == "hash":
-        notes.append(
-            f"column {shown(name)} has {count} values, which are hashed into {most} columns"
-        )
-        return ColumnEncoding(name=name, kind="hash", fill=fill, buckets=most)
-    kept = values[: most - 1]
-    share = 1.0 - sum(survey.values[value] for value in kept) / max(1, survey.rows)
-    notes.append(
-        f"column {shown(name)} has {count} values: the {len(kept)} most frequent have columns of "
-        f"their own, the others ({share:.1%} of the rows) share one"
-    )
-    return ColumnEncoding(
-        name=name, kind="category", fill=fill, categories=tuple(sorted(kept)), other=True
-    )
 
 
 # Frames as Arrow tables; Arrow columns as numbers, texts and dates.
@@ -957,7 +542,14 @@ def _iso(column: Any) -> Any:
     return column
 
 
-def _days(table: Any, name: str, path: str, place: Place, accepts_missing: bool) -> F64:
+def days_of(table: Any, name: str, path: str, place: Place, accepts_missing: bool) -> F64:
+    """Return a column of dates as days since 1970, (n,), missing ones as NaN.
+
+    Raises
+    ------
+    DataError
+        For text that is no date, and missing values unless they are accepted.
+    """
     column = table.column(name)
     if type_of_arrow(column.type) == "text":
         column = column.cast(pyarrow.string())
@@ -1073,7 +665,8 @@ def _shown(name: str) -> str:
     return name.replace("{", "(").replace("}", ")")
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return the first ten names for a sentence."""
     return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
 
 

@@ -45,13 +45,10 @@ from elasticml.data.readers.files import (
 from elasticml.data.readers.table_encoding import (
     ColumnType,
     Place,
-    TableColumns,
     TableEncoder,
-    columns_of_survey,
-    resolve_columns,
     type_of_arrow,
 )
-from elasticml.data.readers.tables import TableFormat
+from elasticml.data.readers.tables import TableColumns, TableFormat
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut, format_named, infer_format
 from elasticml.data.storage.filesystem import is_url
 from elasticml.data.storage.untrusted_files import (
@@ -205,25 +202,16 @@ class TableSource(FileFormat, TableFormat):
         columns, parts = self.roles(), self.files.parts(block)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
         words = Words(refused=columns.numeric)
-        tables = list(self._tables(parts, types, self._surveyed_columns(columns), words))
+        tables = list(self._tables(parts, types, self.surveyed_columns(columns), words))
         self.check_files(parts)
         summary = self.surveyed(block, tables, self._path_of(parts), held, words.cells)
         if self.is_costly:
             _surveyed.keep(self._parsed_name(), block, tables)
         return summary
 
-    def _surveyed_columns(self, columns: TableColumns) -> Sequence[str]:
-        """Return the columns on which the encoding depends."""
-        return columns_of_survey(self, columns)
-
-    def roles(self) -> TableColumns:
-        """Return the roles and types of the columns, as the first file has them."""
-        names, types = self._columns_of(self.files.files[0])
-        return resolve_columns(names, types, self, self.path, self._separated())
-
-    def _separated(self) -> str:
-        """Return how columns are separated, for messages."""
-        return ""
+    def names_and_types(self) -> tuple[Sequence[str], Sequence[ColumnType]]:
+        """Return the names and types of the columns, as the first file has them."""
+        return self._columns_of(self.files.files[0])
 
     def _columns_of(self, file: DataFile) -> tuple[Sequence[str], Sequence[ColumnType]]:
         """Return the names and types of a file's columns."""
@@ -346,7 +334,8 @@ class CsvSource(TableSource):
             first.path, first.token, self.delimiter, self.header, tuple(self.na_values)
         )
 
-    def _surveyed_columns(self, columns: TableColumns) -> Sequence[str]:
+    def surveyed_columns(self, columns: TableColumns) -> Sequence[str]:
+        """Return all columns: a word among the numbers may be in any row."""
         return columns.used
 
     def _texts(self) -> Mapping[str, str]:
