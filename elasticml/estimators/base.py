@@ -31,7 +31,7 @@ from elasticml.estimators.backend_choice import (
     stored_values,
     threads_for,
 )
-from elasticml.estimators.inputs import is_named, load_arrays, load_training
+from elasticml.estimators.inputs import computed, is_named, load_arrays, load_training
 from elasticml.estimators.offsets import appended, column_of, is_column, numbers_of, taken_out
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution, solve_all
@@ -193,6 +193,7 @@ class ElasticEstimator(BaseEstimator):
         check_is_fitted(self)
         if is_named(X):
             return self._row_input().in_memory(X)
+        (X,) = computed([X], None)
         is_frame, has_names = hasattr(X, "__arrow_c_stream__"), hasattr(self, "feature_names_in_")
         if self._rows is None or not (is_frame or has_names):
             return validate_data(self, X, reset=False, **self._rules_of_predicted)

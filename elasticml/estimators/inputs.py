@@ -64,7 +64,7 @@ def _load(
         from elasticml.estimators.file_inputs import read
 
         X, y, sample_weight, rows = read(X, y, sample_weight, n_columns, rows)
-    X, y, sample_weight = _computed([X, y, sample_weight], client)
+    X, y, sample_weight = computed([X, y, sample_weight], client)
     return X, y, sample_weight, rows
 
 
@@ -81,7 +81,7 @@ def load_training_rows(X: Any, *, client: Any = None) -> tuple[Any, RowInput | N
         from elasticml.estimators.file_inputs import read_rows
 
         X, rows = read_rows(X)
-    return _encoded(_computed([X], client)[0], rows)
+    return _encoded(computed([X], client)[0], rows)
 
 
 def _encoded(X: Any, rows: RowInput | None) -> tuple[Any, RowInput | None]:
@@ -107,7 +107,7 @@ def is_named(X: Any) -> bool:
     return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))
 
 
-def _computed(collections: Sequence[Any], client: Any) -> list[Any]:
+def computed(collections: Sequence[Any], client: Any) -> list[Any]:
     """Compute all Dask collections, in one graph."""
     if not any(hasattr(one, "__dask_graph__") for one in collections):
         return list(collections)

@@ -207,8 +207,9 @@ class RowInput:
             encoder = encoder_of_numbers(self.names)
         if encoder is None:
             raise ConfigError(
-                f"{path} is a table, and the model was trained on numbers without names; read the "
-                "columns in the model's order and give an array",
+                f"{path} is a table, and the model was fitted to rows without names: fit it to a "
+                "table or a DataFrame, or give a source that names the labels: "
+                "em.read_csv(path, label=...)",
                 path=path,
             )
         for table, place in feature_tables(path, format, encoder, keep):

@@ -28,7 +28,7 @@ from elasticml.errors import DataError, one_line
 from elasticml.ids import chunk_id
 
 MAGIC: Final = b"emlcache"
-VERSION: Final = 3
+VERSION: Final = 4
 #: Suffixes of finished files, and of files being written.
 SUFFIX: Final = ".chunks"
 PART: Final = ".part"
