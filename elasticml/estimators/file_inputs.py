@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.rows import concatenated, matrix_of, rows_of_chunk
 from elasticml.data.readers.tables import TableFormat
 from elasticml.data.source import (
@@ -19,7 +18,7 @@ from elasticml.data.source import (
     survey_all,
 )
 from elasticml.errors import ConfigError, DataError
-from elasticml.models.row_input import RowInput, array_in, is_file, source_named
+from elasticml.models.row_input import RowInput, array_in, check_by_rows, is_file, source_named
 
 #: Formats in which a column holds the labels.
 _TABLES: Final = ("csv", "parquet")
@@ -94,12 +93,7 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
 def _rows(
     source: Source, n_columns: int | None, given: RowInput | None
 ) -> tuple[Any, NDArray[Any], NDArray[Any] | None, RowInput | None]:
-    if is_by_columns(source.spec()):
-        raise ConfigError(
-            "the source is by columns, and estimators work on rows: leave by='columns' out, or fit "
-            "it by a job of em.PrimalCoCoA",
-            key="by",
-        )
+    check_by_rows(source)
     if given is not None and given.encoder is not None and isinstance(source, TableFormat):
         source = source.with_encoder(given.encoder)
     ready = survey_all(source if n_columns is None else source.with_columns(n_columns))

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.source import (
     Source,
@@ -219,6 +220,7 @@ class RowInput:
     def _source_batches(self, source: Source) -> Iterator[Batch]:
         if self.index_base is not None and source.spec().get("format") == "svmlight":
             source = source_from_spec({**source.spec(), "zero_based": self.index_base == 0})
+        check_by_rows(source)
         source = survey_all(listed_once(source.with_columns(self.n_columns)))
         for block in source.blocks():
             for chunk in read_block(source, block.index, None, 1)[0]:
@@ -396,6 +398,16 @@ def _framed(values: NDArray[Any], index: Any) -> Any:
 
     kind = pandas.Series if values.ndim == 1 else pandas.DataFrame
     return kind(values, index=index)
+
+
+def check_by_rows(source: Source) -> None:
+    """Raise a ConfigError if a source has columns for rows."""
+    if is_by_columns(source.spec()):
+        raise ConfigError(
+            "the source is by columns, and models work on rows: leave by='columns' out, or fit it "
+            "by a job of em.PrimalCoCoA",
+            key="by",
+        )
 
 
 def source_named(name: str, **options: Any) -> Source:
