@@ -327,6 +327,23 @@ def test_a_pipeline_takes_none_and_nan_for_missing(
     assert model.to_sklearn().predict(X).tolist() == model.predict(frame).tolist()
 
 
+def test_scores_count_the_weights_in_the_data(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    table = pd.DataFrame({"x": rng.normal(size=60), "late": rng.integers(0, 2, 60)})
+    table["w"] = rng.uniform(0.1, 4.0, 60)
+    table.to_csv(tmp_path / "a.csv", index=False)
+    source = read_csv(str(tmp_path / "a.csv"), "late", weight="w")
+    estimator = em.LogisticRegression().fit(source)
+    model = estimator.to_model()
+    right = model.predict(table) == table["late"]
+    expected = pytest.approx(np.average(right, weights=table["w"]), rel=1e-12)
+    assert expected != right.mean()
+    for data in (tmp_path / "a.csv", table, source):
+        assert model.score(data) == expected
+    assert estimator.score(source) == expected
+    assert model.score(table, table["late"]) == right.mean()
+
+
 @pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
 def test_models_with_the_link_log_score_and_export_as_scikit_learns(
     frame: pd.DataFrame, folder: Path, tmp_path: Path, loss: str
