@@ -27,6 +27,8 @@ from elasticml.ids import Role
 DISTINCT_LABELS_MAX: Final = 1000
 _SPARSE: Final = frozenset({"csr", "binary_csr"})
 _NO_JSON: Final[Any] = Field(exclude=True)
+_UNLESS_ONE: Final[Any] = Field(exclude_if=lambda ratio: ratio == 1.0)
+_UNLESS_EMPTY: Final[Any] = Field(exclude_if=lambda rows: not rows)
 
 
 def _readable(encoder: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -63,11 +65,11 @@ class BlockSummary(JsonRecord):
     #: Tables: sums of the columns, and their products with the label.
     moments: Mapping[str, ColumnMoments] = field(default_factory=dict)
     #: CSR rows: the ratio of the largest absolute values of two columns, at most; else 1.
-    size_ratio: float = 1.0
+    size_ratio: Annotated[float, _UNLESS_ONE] = 1.0
     #: Tables, in block 0: the fitted encoder as JSON.
     encoder: Mapping[str, Any] | None = None
     #: Rows that are scored and not trained on, by role; not among ``rows``.
-    scored_rows: Mapping[Role, int] = field(default_factory=dict)
+    scored_rows: Annotated[Mapping[Role, int], _UNLESS_EMPTY] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,7 +106,7 @@ class DatasetStats(JsonRecord):
     #: Tables: the fitted encoder as JSON.
     encoder: Annotated[Mapping[str, Any] | None, AfterValidator(_readable)] = None
     #: Rows that are scored and not trained on, by role; not among ``n_rows``.
-    scored_rows: Mapping[Role, int] = field(default_factory=dict)
+    scored_rows: Annotated[Mapping[Role, int], _UNLESS_EMPTY] = field(default_factory=dict)
 
 
 def summarise(

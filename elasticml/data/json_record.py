@@ -12,15 +12,19 @@ from elasticml.errors import shown
 
 
 class JsonRecord:
-    """Base of dataclasses that travel as JSON, in which fields at their default are left out."""
+    """Base of dataclasses that travel as JSON."""
 
     __slots__ = ()
+    #: Whether fields at their default are left out.
+    without_defaults: ClassVar[bool] = False
     __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid"}
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON-able dict."""
         kind: Any = type(self)
-        made: dict[str, Any] = _adapter(kind).dump_python(self, mode="json", exclude_defaults=True)
+        made: dict[str, Any] = _adapter(kind).dump_python(
+            self, mode="json", exclude_defaults=self.without_defaults
+        )
         return made
 
     @classmethod

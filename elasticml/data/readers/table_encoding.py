@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 import pyarrow
@@ -51,6 +51,8 @@ F64 = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnEncoding(JsonRecord):
     """The fitted encoding of one feature column."""
+
+    without_defaults: ClassVar[bool] = True
 
     name: str
     kind: Literal["number", "category", "hash", "date"]
@@ -153,6 +155,8 @@ class ColumnEncoding(JsonRecord):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEncoder(JsonRecord):
     """The fitted map from a table's rows to rows of numbers, and from its labels to codes."""
+
+    without_defaults: ClassVar[bool] = True
 
     label: str
     #: Words of the label codes 0, 1, ...; None if labels are numbers.
