@@ -20,7 +20,7 @@ from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import Simulation
 from elasticml.sim.virtual_links import SendBuffer
 from elasticml.sim.virtual_loop import VirtualHandle, VirtualLoop
-from elasticml.sim.virtual_process import VirtualProcess, VirtualRunner
+from elasticml.sim.virtual_process import VirtualProcess
 from tests.sim.small_jobs import points, record, records_of
 
 FAULTS = [
@@ -108,26 +108,6 @@ def test_a_paused_process_goes_on_where_it_was():
     loop.at(7.25, process.environment.network.resume, process.endpoint)
     loop.run(9.0)
     assert ran[:5] == [0.0, 1.0, 2.0, 7.25, 8.25]
-    loop.close()
-
-
-def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_delays_no_other():
-    loop, process, _ = processes(warm_up_s=0.1)
-    runner, called = VirtualRunner(process), []
-
-    def warm_up(name: str) -> None:
-        called.append((name, round(loop.now_s, 3)))
-
-    async def start() -> None:
-        calls = [loop.create_task(runner.run(warm_up, name)) for name in ("a", "b", "c")]
-        await asyncio.sleep(0.01)
-        calls[1].cancel()
-        await asyncio.wait(calls)
-        called.append([call.cancelled() for call in calls])
-
-    loop.after(0.5, process.enter, lambda: loop.create_task(start()))
-    loop.run(0.9)
-    assert called == [("a", 0.5), ("c", 0.6), [False, True, False]]
     loop.close()
 
 

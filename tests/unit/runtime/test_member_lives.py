@@ -135,24 +135,6 @@ async def nobody_runs() -> list[str]:
     return []
 
 
-async def test_no_incarnation_starts_on_a_worker_that_ended_while_the_former_one_computed():
-    network, compute = Network(), GatedRunner()
-    host = MemberHost(environment(network, compute=compute), nobody_runs)
-    hello = {"job": "j", "kind": "driver"}
-    first = await network["driver"].connect("w", hello)
-    await receive_kind(first, "Arrive")
-    former = host.agents["j"]
-    second = await network["driver"].connect("w", hello)
-    await compute.reached.wait()
-
-    host.close()
-    compute.released.set()
-
-    with pytest.raises(LinkClosedError):
-        await receive_kind(second, "Arrive")
-    assert set(host.agents.values()) <= {former}
-
-
 async def test_a_worker_with_a_notice_starts_no_incarnation_that_would_not_know_of_it():
     network = Network()
     host = MemberHost(environment(network), nobody_runs)
