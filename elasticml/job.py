@@ -29,7 +29,7 @@ from elasticml.jobs import run_checkpoints
 from elasticml.jobs.callbacks import check_callbacks
 from elasticml.jobs.job_file import read_yaml_mapping
 from elasticml.jobs.job_spec import JobSpec
-from elasticml.jobs.preflight import preflight_data, try_first_block
+from elasticml.jobs.preflight import first_summary, preflight_data
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.warm_start import load_warm_start
@@ -161,7 +161,8 @@ class Job(JobSpec):
             When a file is missing, empty, or not in the declared format.
         """
         preflight_data(self.algorithm, self.source, self.cache)
-        return try_first_block(self.source, self.cache)
+        first = first_summary(self.source, self.cache)
+        return None if first is None else (first.layout.kind, first.layout.dtype)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Check that a chunk fits into a worker's memory; None and 0 mean no limit.

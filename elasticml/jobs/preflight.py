@@ -93,23 +93,6 @@ def _check_image_shapes(test: Source, training_shape: Callable[[], tuple[int, ..
         )
 
 
-def try_first_block(data: Source, cache: CacheSetting = None) -> tuple[str, str] | None:
-    """Read the first block of training data if it is small, before anything is started.
-
-    Returns
-    -------
-    (str, str) or None
-        The layout of its chunks, kind and type of values; None if it was not read.
-
-    Raises
-    ------
-    ConfigError, DataError
-        When its rows cannot be read.
-    """
-    summary = _first_summary(data, cache)
-    return None if summary is None else (summary.layout.kind, summary.layout.dtype)
-
-
 def _check_orientation(algorithm: AnyAlgorithm, data: Source) -> None:
     if isinstance(algorithm, ImportedAlgorithm):
         return
@@ -149,12 +132,18 @@ def _columns_of(source: Source, cache: CacheSetting, reads: bool) -> int | None:
     Categories need the vocabulary of the training data, which does not exist yet.
     """
     first = source.blocks()[0]
-    summary = _first_summary(source, cache) if reads and not source.needs_survey else None
+    summary = first_summary(source, cache) if reads and not source.needs_survey else None
     return summary.n_columns if summary and first.columns is None else first.columns
 
 
-def _first_summary(source: Source, cache: CacheSetting) -> BlockSummary | None:
-    """Read the first block; return None if it is too large or cannot be read yet."""
+def first_summary(source: Source, cache: CacheSetting = None) -> BlockSummary | None:
+    """Read the first block; return None if it is too large or cannot be read yet.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When its rows cannot be read.
+    """
     first, *rest = source.blocks()
     if first.nbytes > TRIED_BYTES_MAX or (source.needs_survey and rest):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_serializer, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_serializer, model_validator
 
 from elasticml.errors import ConfigError, shown
 from elasticml.ids import parse_size
@@ -437,18 +437,22 @@ class ClusterFactory(SettingsModel):
         return call
 
 
+def _checked_memory(memory: str | int | None) -> str | int | None:
+    if memory is not None and parse_size(memory) < CONTAINER_BYTES_MIN:
+        raise ValueError("a container needs at least 64 MiB; give a size such as 2 GiB")
+    return memory
+
+
+_Memory = Annotated[str | int | None, AfterValidator(_checked_memory)]
+
+
 class YarnScheduler(SettingsModel):
     """The container with the scheduler and the driver; None: from dask-yarn's configuration."""
 
     #: Memory, such as 2 GiB.
-    memory: str | int | None = None
+    memory: _Memory = None
     #: Virtual cores.
     vcores: Count | None = None
-
-    @field_validator("memory")
-    @classmethod
-    def _check_memory(cls, memory: str | int | None) -> str | int | None:
-        return _checked_memory(memory)
 
 
 class YarnContainers(SettingsModel):
@@ -467,7 +471,7 @@ class YarnContainers(SettingsModel):
     #: Queue of the application.
     queue: str | None = None
     #: Memory of a worker's container, such as 4 GiB.
-    memory: str | int | None = None
+    memory: _Memory = None
     #: Virtual cores of a worker's container.
     vcores: Count | None = None
     #: Compute threads of a member; by default its vcores.
@@ -529,17 +533,6 @@ class YarnContainers(SettingsModel):
                 f"pack: it packs the submitting environment, but environment names "
                 f"{self.environment}; leave one of them out"
             )
-
-    @field_validator("memory")
-    @classmethod
-    def _check_memory(cls, memory: str | int | None) -> str | int | None:
-        return _checked_memory(memory)
-
-
-def _checked_memory(memory: str | int | None) -> str | int | None:
-    if memory is not None and parse_size(memory) < CONTAINER_BYTES_MIN:
-        raise ValueError("a container needs at least 64 MiB; give a size such as 2 GiB")
-    return memory
 
 
 Cluster = LocalWorkers | Address | ClusterFactory | YarnContainers
