@@ -241,11 +241,8 @@ class Result:
         live = read_story(summary_from_json(self.summary).job or "", self.story)
         return panel_html(live, live.status.seconds, self.history)
 
-    def write(self, directory: RunDirectory | str | Path) -> None:
-        """Write history, model and summary into an open run directory; :meth:`save` to a path."""
-        if not isinstance(directory, RunDirectory):
-            self.save(directory)
-            return
+    def write(self, directory: RunDirectory) -> None:
+        """Write history, model and summary into the directory of a run; :meth:`save` writes all."""
         directory.write_history(self.history)
         if self.arrays:
             named = {} if self.model is None else self.model.file_arrays()
