@@ -131,3 +131,9 @@ def test_a_format_of_a_module_in_the_working_folder_is_found(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "format: mine:LibFFM" in (tmp_path / "job.yaml").read_text()
+
+
+def test_an_svmlight_file(folder):
+    file, output, _ = written("rows.svm")
+    assert (file.data.spec()["format"], file.algorithm.loss) == ("svmlight", "logistic")
+    assert "2 classes: 1 (1), -1 (1)" in output

@@ -7,7 +7,7 @@ import pytest
 from elasticml.cli.submit import show_result
 from elasticml.clusters.yarn.jobs.applications import Application
 from elasticml.clusters.yarn.jobs.submission import Verdict
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, DataError
 
 CANCELLED = Verdict(state="cancelled", reason="waiting for its workers (1 of 2 were there)")
 DONE = Verdict(state="done", reason="3 rounds (rounds)")
@@ -60,3 +60,13 @@ def test_a_run_that_another_client_has_fetched_meanwhile_is_not_overwritten(appl
         "--out DIR"
     )
     assert (tmp_path / "run" / "story.jsonl").read_text() == "another's"
+
+
+def test_the_cause_of_a_failure_comes_before_the_place_of_the_run(application, tmp_path, capsys):
+    write(tmp_path / "kept", "story.jsonl", "mine")
+    write(tmp_path / "run", "story.jsonl", "another's")
+    failed = Verdict.of_error(DataError("line 3 is wrong"))
+    with pytest.raises(DataError) as caught:
+        show_result(application, failed, tmp_path / "run", as_json=False)
+    assert caught.value.message == f"line 3 is wrong; see elasticml logs {application.id}"
+    assert f"elasticml result {application.id} --out DIR\n" in capsys.readouterr().err

@@ -123,3 +123,13 @@ def test_an_interrupted_job_is_ended_and_fetched(plan, tmp_path, capsys, writing
         submit_and_follow(InterruptedYarn(), plan, RECORD, path=tmp_path / "run")
     assert f"{APPLICATION}; its run is in {plan.place}" in capsys.readouterr().err
     assert (tmp_path / "run" / "story.jsonl").exists()
+
+
+def test_a_second_interrupt_while_yarn_is_asked_says_that_the_job_may_run(plan, capsys):
+    with pytest.raises(click.exceptions.Exit) as ended:
+        submit_and_follow(InterruptedYarn(2), plan, RECORD)
+    assert ended.value.exit_code == 130
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "the job job, which may be running: check with yarn application -list" in err
+    assert filesystem.names(plan.place) == ["driver"]

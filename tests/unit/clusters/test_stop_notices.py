@@ -342,3 +342,8 @@ async def test_what_a_source_says_is_posted(source, told):
         await board.has.wait()
     await watch.close()
     assert board.told == [told]
+
+
+def test_an_answer_that_gce_does_not_document_is_an_error():
+    with serving(gce("MAYBE")) as url, pytest.raises(ValueError, match="'MAYBE', wanted TRUE"):
+        GcePreemption(url).poll(NOW_S)

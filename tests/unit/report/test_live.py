@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elasticml.jobs.progress_bar import status_line
+from elasticml.jobs.progress_bar import status_line, waiting_line
 from elasticml.report.live import COLUMNS, EVENTS_MAX, POINTS_MAX, LiveJob, read_story
 from elasticml.report.panel import panel_html
 from elasticml.report.status import JobStatus
@@ -240,3 +240,20 @@ def status_of(*records: dict[str, Any]) -> JobStatus:
 def test_the_status_is_one_line(records: list[dict[str, Any]], line: str) -> None:
     assert status_line(status_of(*records)) == line
     assert status_line(status_of(*records), "mine") == line.replace("toy", "mine", 1)
+
+
+def test_figures_are_json_without_nan() -> None:
+    row = {"objective": float("inf"), "gap": float("nan")}
+    live = read_story("j", [*BEGUN, *a_round(0, 1.0, 8.0, **row)])
+    json.dumps(live.to_json(), allow_nan=False)
+
+
+def test_a_wait_is_shown_until_it_ends() -> None:
+    waiting = {"t": 12.0, "event": "Waiting", "what": "members", "have": 0, "need": 2}
+    waiting |= {"since_s": 2.0, "remedy": "no worker is connected"}
+    status = status_of(LIMITED, waiting)
+    assert status.waiting is not None
+    assert waiting_line(status.waiting, status.seconds) == (
+        "waiting for members for 0:10: 0 of 2; no worker is connected"
+    )
+    assert status_of(LIMITED, waiting, {"t": 13.0, "event": "WaitEnded"}).waiting is None

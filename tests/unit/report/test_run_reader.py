@@ -1,11 +1,12 @@
 """Reading run directories in every state in which they can be left."""
 
 import json
+import math
 
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.report.run_reader import read_run
+from elasticml.report.run_reader import parse_history, read_run
 from elasticml.story.reader import parse_story
 from elasticml.story.summary import summary_from_json
 from tests.unit.report.runs import END, LOSS
@@ -83,3 +84,16 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, make):
         read_run(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_finished_table_without_a_last_newline_keeps_its_last_row():
+    text = "round,objective\n0,0.7\n1,0.5"
+    assert parse_history(text, [], finished=True).n_rows == 2
+    notes = []
+    assert parse_history(text, notes, finished=False).n_rows == 1
+    assert notes == ["The last line of history.csv is cut off and was left out."]
+
+
+def test_cells_that_are_no_number_are_nan():
+    history = parse_history("round,objective\n0,inf\n1,\n2,oops\n3,0.5\n", [], finished=True)
+    assert [math.isnan(v) for v in history.column("objective")] == [True, True, True, False]

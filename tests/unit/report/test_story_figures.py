@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +12,16 @@ import pytest
 from elasticml.report.lanes import KINDS, make_lanes, occupancy, paint
 from elasticml.report.plots import split_exact
 from elasticml.report.preemptions import containers, preemptions, preemptions_table
-from elasticml.report.run_reader import parse_history, read_run
+from elasticml.report.run_reader import RunData, parse_history, read_run
 from elasticml.report.series import (
     absence_windows,
     clock,
+    full_objective,
     members_over_time,
     membership_marks,
+    wants_log,
 )
-from elasticml.report.timeline import timeline
+from elasticml.report.timeline import seconds_text, timeline
 from elasticml.report.waiting import time_use
 from elasticml.story.records import RoundStarted, records_from_json
 from tests.unit.report.runs import END, LOSS, RETURN
@@ -371,3 +375,28 @@ def test_a_container_marked_again_is_timed_from_the_new_mark():
     entry = next(c for c in containers(story(*NEGOTIATED, *again)) if c.member == "0.1")
     times = (entry.notice_s, entry.safe_s, entry.lost_s, entry.round_s, entry.lifted_s)
     assert (entry.role, times) == ("leaver", (30.0, 30.2, 30.3, 31.0, None))
+
+
+def test_full_objective_prefers_the_value_computed_afterwards_and_omits_estimates():
+    table = (
+        "round,objective,objective_kind,objective_full\n"
+        "0,4,exact,\n1,3,estimated,\n2,2,estimated,2.5\n3,1,exact,\n"
+    )
+    rounds, values = full_objective(history(table))
+    assert (rounds.tolist(), values.tolist()) == ([0, 2, 3], [4, 2.5, 1])
+
+
+def test_log_axis_is_for_positive_values_far_apart():
+    values = ([1.0, np.nan, 10.0], [1.0, 2.0], [0.0, 10.0], [np.nan])
+    assert [wants_log(np.array(v)) for v in values] == [True, False, False, False]
+
+
+def test_clock_of_a_run_without_a_story_is_the_history_s():
+    run = RunData(path=Path("r"), name="r", history=history("round,seconds\n0,1.5\n1,\n2,3.5\n"))
+    assert [clock(run).at(r) for r in (0, 1, 2)] == [1.5, 2.5, 3.5]
+
+
+def test_durations_read_well():
+    seconds = {0.0123: "0.0123 s", 59.5: "59.5 s", 61: "1 min 1 s", 7260: "2 h 1 min"}
+    assert {s: seconds_text(s) for s in seconds} == seconds
+    assert seconds_text(math.nan) == "–"

@@ -96,6 +96,11 @@ def test_a_queue_that_is_created_on_submission_is_no_error():
             r"container of 5.0 GiB was .* at most 4.0 GiB; .*maximum-allocation-mb raised",
         ),
         (
+            {"container_max": room(4, 4)},
+            [(GIB, 5, "")],
+            "container of 5 vcores was .* at most 4; .*maximum-allocation-vcores raised",
+        ),
+        (
             {"maximum": room(8)},
             [(3 * GIB, 1, "")] * 3,
             r"3 containers with 9.0 GiB .* never holds more than 8.0 GiB .*; request fewer",

@@ -295,3 +295,9 @@ def test_the_relevant_line_is_found_in_yarns_message():
     )
     assert last_line(message) == "ModuleNotFoundError: No module named 'elasticml'"
     assert last_line("") == "no reason was reported; see the containers' logs"
+
+
+def test_missing_containers_below_the_minimum_are_requested():
+    allocator = running(3, minimum=3)
+    allocator.ended("w1", "success", 0, "", now_s=4.0)
+    assert allocator.see([seen(1, "succeeded")], now_s=4.0) == [Add()]

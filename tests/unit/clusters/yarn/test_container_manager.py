@@ -283,3 +283,9 @@ async def test_a_closed_manager_leaves_no_task_that_polls():
     async with World(2):
         assert asyncio.all_tasks() != {asyncio.current_task()}
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_job_gets_containers_up_to_the_maximum():
+    async with World(2, maximum=3) as world:
+        assert await world.manager.request(4) == 1
+        assert world.states() == ["running", "running", "requested"]

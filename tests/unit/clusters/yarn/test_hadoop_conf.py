@@ -86,3 +86,10 @@ def test_vcores_count_only_with_the_dominant_resource_calculator():
     assert counts_vcores(HadoopConf()) is None
     assert counts_vcores(HadoopConf(values={key: "org.x.DominantResourceCalculator"})) is True
     assert counts_vcores(HadoopConf(values={key: "org.x.DefaultResourceCalculator"})) is False
+
+
+def test_missing_settings_have_hadoops_defaults():
+    grace = grace_settings(HadoopConf(), HadoopConf())
+    assert (grace.is_preempting, grace.max_wait_s, grace.interval_s) == (False, 15, 3)
+    assert (grace.sigkill_delay_s, grace.natural_termination, grace.per_round) == (0.25, 0.2, 0.1)
+    assert (grace.node_expiry_s, grace.is_recovering) == (600, False)

@@ -138,3 +138,8 @@ def test_a_conda_environment_is_packed_by_conda_pack(small_conda, tmp_path):
         "bin/activate",
     } <= names
     assert not any("__editable__" in name for name in names)
+
+
+def test_a_folder_that_is_no_environment_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="not a virtual or conda environment"):
+        packing_list(str(tmp_path))

@@ -130,3 +130,13 @@ def test_resource_managers_that_are_all_down_or_standby_are_named():
 def test_other_servers_and_refusals_are_one_line(answer, message):
     with serving(lambda *request: answer) as url, pytest.raises(SubmissionError, match=message):
         ResourceManager([url]).queues()
+
+
+def test_a_fifo_scheduler_has_one_queue():
+    (only,) = read_queues({"scheduler": {"schedulerInfo": {"type": "fifoScheduler"}}})
+    assert (only.name, only.is_leaf) == ("default", True)
+
+
+def test_applications_are_listed_the_latest_first():
+    apps = [{"id": f"a{start}", "startedTime": 1000 * start} for start in (1, 3, 2)]
+    assert [app.id for app in read_applications({"apps": {"app": apps}})] == ["a3", "a2", "a1"]

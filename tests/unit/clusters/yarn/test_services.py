@@ -109,3 +109,8 @@ def test_kernels_are_cached_with_the_application_if_the_package_is_read_only(tmp
     missing = tmp_path / "missing"
     assert find_kernel_cache(missing, environment) == str(tmp_path / "elasticml-kernels")
     assert find_kernel_cache(missing, {**environment, "NUMBA_CACHE_DIR": "/x"}) is None
+
+
+def test_options_are_read_as_dask_yarn_writes_them():
+    assert worker_options(encoded({"resources": {"gpu": 1}})) == {"resources": {"gpu": 1}}
+    assert worker_options({}) == {}
