@@ -30,12 +30,13 @@ from elasticml.compiled import kernel, regrouping_kernel
 
 #: Rows from which k-means++ chooses, at most: it looks at each of them for each centre.
 _ROWS_MAX: Final = 100_000
-#: Of the local search: trial swaps per centre, rows that it looks at per centre, and the least rows
-#: in all.
+#: Of the local search: trial swaps per centre, the dense and the sparse rows that it looks at per
+#: centre (more sparse ones do not pay), and the least rows in all.
 _SWAPS_EACH: Final = 4
-_SWAP_ROWS_EACH: Final = 30
+_SWAP_ROWS_EACH: Final = (100, 30)
 _SWAP_ROWS_MIN: Final = 2000
-#: Candidates for a centre are at least this multiple of scikit-learn's ``2 + log K``.
+#: Candidates for a centre are at least this multiple of scikit-learn's ``2 + log K``, and a
+#: multiple of 16, a whole number of vectors.
 _TRIALS: Final = 2
 
 
@@ -263,10 +264,10 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     """Choose centres among rows by greedy k-means++.
 
     Candidates are drawn with probability proportional to weight times squared distance. Of
-    16 candidates for a centre (8 sparse ones for few centres, more for many thousands of centres)
-    the one that leaves the least inertia is taken. Then rows of a sample replace centres if this
-    reduces its inertia: greedy choices alone can never be revised. Of more than 100,000 rows a
-    sample is used, far rows included.
+    16 candidates for a centre (more with many thousands of centres) the one that leaves the least
+    inertia is taken. Then rows of a sample replace centres if this reduces its inertia: greedy
+    choices alone can never be revised. Of more than 100,000 rows a sample is used, far rows
+    included.
 
     Parameters
     ----------
@@ -281,9 +282,7 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     """
     rows = X if isinstance(X, Rows) else Rows(X, None)
     rows, weights = _coreset(rows, weights, _ROWS_MAX, rng)
-    # A whole number of vectors: others would take as long.
-    lanes = 8 if rows.is_sparse else 16
-    trials = -(-_TRIALS * (2 + int(math.log(clusters))) // lanes) * lanes
+    trials = -(-_TRIALS * (2 + int(math.log(clusters))) // 16) * 16
     greedy, ends, chosen = _Greedy(rows, weights, trials), np.cumsum(weights), list[F64]()
     while len(chosen) < clusters and ends[-1] > 0.0:
         uniforms = rng.random(trials if chosen else 1)
@@ -291,7 +290,8 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
         chosen.append(greedy.choose(rows.dense(np.unique(np.minimum(drawn, rows.n - 1)))))
         ends = np.cumsum(weights * greedy.closest)
     centres: F64 = np.array(chosen)
-    some, mass = _coreset(rows, weights, max(_SWAP_ROWS_MIN, _SWAP_ROWS_EACH * clusters), rng)
+    size = max(_SWAP_ROWS_MIN, _SWAP_ROWS_EACH[rows.is_sparse] * clusters)
+    some, mass = _coreset(rows, weights, size, rng)
     uniforms = rng.random(_SWAPS_EACH * clusters)
     swap_centres(some.take(slice(None), np.float64), mass, centres, uniforms)
     return centres
