@@ -24,11 +24,12 @@ from elasticml.data.readers.table_encoding import (
     append_columns,
     arrow_column,
     arrow_table,
+    check_columns,
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableFormat, roles_of_vectors
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut, source_from_spec
-from elasticml.errors import ConfigError, DataError, one_line, shown
+from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.settings_model import Count
 
 
@@ -70,12 +71,7 @@ class DaskTableSource(DaskSource, TableFormat):
         title = partition_title(block)
         joined = dict(zip(self.joined, parts[1:], strict=True))
         table = append_columns(_table_of(parts[0], title), joined, title)
-        missing = [name for name in names if name not in table.column_names]
-        if missing:
-            raise DataError(
-                f"{title} has no column {shown(missing[0])}; it has "
-                f"{', '.join(map(shown, table.column_names[:20]))}"
-            )
+        check_columns(title, table.column_names, names)
         return table.select(list(names))
 
 

@@ -241,6 +241,7 @@ class TableEncoder(JsonRecord):
             raise DataError(
                 f"{path} has no column {shown(self.label)}, which holds the labels; give y"
             )
+        check_columns(path, table.column_names, [column.name for column in self.columns])
         given = table.num_rows
         if self.skips_unlabelled:
             table, place = with_label(table, self.label, place)
@@ -667,6 +668,24 @@ def _count_unknown(counts: dict[str, int], name: str, missed: NDArray[np.bool_])
 def _shown(name: str) -> str:
     """Return a name without braces, which templates of notes use for counts."""
     return name.replace("{", "(").replace("}", ")")
+
+
+def check_columns(path: str, there: Sequence[str], names: Sequence[str]) -> None:
+    """Check that data have the columns of the first file, or of the training data.
+
+    Raises
+    ------
+    DataError
+        When they lack one.
+    """
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise DataError(
+            f"{path} lacks column {shown(missing[0])} ({len(missing)} in all), wanted the columns "
+            f"of the training data; it has {listed(there)}",
+            path=path,
+            column=missing[0],
+        )
 
 
 def listed(names: Sequence[str]) -> str:

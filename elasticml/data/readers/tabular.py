@@ -46,6 +46,7 @@ from elasticml.data.readers.table_encoding import (
     ColumnType,
     Place,
     TableEncoder,
+    check_columns,
     type_of_arrow,
 )
 from elasticml.data.readers.tables import TableColumns, TableFormat
@@ -360,7 +361,7 @@ class CsvSource(TableSource):
         parsed = {name: types.get(name, "number") for name in names}
         format = self._format()
         for number, text in enumerate(csv_texts(part, format)):
-            _check_names(part.file.path, text.names, names)
+            check_columns(part.file.path, text.names, names)
             yield parse_csv(text, parsed, words), functools.partial(_line, part, format, number)
 
 
@@ -429,7 +430,7 @@ class ParquetSource(TableSource):
 def _parquet_tables(at: FileBlock, names: Sequence[str]) -> Iterator[tuple[Any, Place]]:
     """Yield the tables of a piece; the rows before it in its row group are decoded, too."""
     with _open_parquet(at.file.path) as file:
-        _check_names(at.file.path, file.schema_arrow.names, names)
+        check_columns(at.file.path, file.schema_arrow.names, names)
         starts = _group_starts(file.metadata)
         group = max(bisect.bisect_right(starts, at.first) - 1, 0)
         first, stop = at.first - starts[group], at.stop - starts[group]
@@ -454,18 +455,6 @@ def _group_starts(meta: Any) -> list[int]:
     """Return the first row of each row group."""
     rows = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
     return list(itertools.accumulate(rows[:-1], initial=0))[: len(rows)]
-
-
-def _check_names(path: str, there: Sequence[str], names: Sequence[str]) -> None:
-    """Check that a file has the columns of the first one, and test data those of training data."""
-    missing = [name for name in names if name not in there]
-    if missing:
-        raise DataError(
-            f"{path} lacks column {shown(missing[0])} ({len(missing)} in all), wanted the columns "
-            "of the training data; name the right file",
-            path=path,
-            column=missing[0],
-        )
 
 
 #: Bytes of the numbers of a row group that are read at once, unless a batch has more.

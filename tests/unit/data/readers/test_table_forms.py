@@ -199,3 +199,10 @@ def test_what_is_no_frame_or_does_not_fit_is_refused() -> None:
     assert there.blocks() == source.blocks()
     with pytest.raises(ConfigError, match="rows in memory cannot be read again"):
         there.read(0, None, 1)
+
+
+def test_test_data_that_lack_a_column_are_refused() -> None:
+    ready: Any = survey_all(em.from_frame(TABLE, label="y", **OPTIONS))
+    short = em.from_frame(TABLE.drop_columns(["rooms"]), label="y").with_encoder(ready.encoder)
+    with pytest.raises(DataError, match="the frame lacks column 'rooms'"):
+        short.read(0, None, 1)
