@@ -331,7 +331,7 @@ def _by_equations(rows: ArrayRows, case: Case) -> Solution:
     y, weights, alpha = targets.y, targets.weights, problem.l2 * targets.total
     system = None
     if X.shape[0] >= X.shape[1]:
-        system = equations(X, y, weights, centred=centred is not None)
+        system = equations(rows.blocks, y, weights, centred=centred is not None)
     if system is not None:
         w = _ridge(system.G, system.linear, alpha)
         b = system.y_mean - float(system.means @ w)

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from elasticml.algorithms.linear.normal_equations import SPARSE_COST, add_pairs, fill_rows
+from elasticml.algorithms.linear.gram import add_pairs, adds_pairs, fill_rows
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_adjoint, read_only
@@ -105,8 +105,7 @@ class HessianSums:
         """Whether products of single entries cost less than those of dense rows."""
         if chunk.layout.kind == "dense" or self._shift is not None:
             return False
-        stored = np.diff(chunk.indptr).astype(np.float64)
-        return float(stored @ stored) * SPARSE_COST <= stored.size * float(self._d) ** 2
+        return adds_pairs(np.diff(chunk.indptr), chunk.n_rows, self._d)
 
     def _add_pairs(self, chunk: Chunk, entries: F64) -> None:
         rows = _rows_of(chunk)

@@ -1,4 +1,8 @@
-"""Gram matrices of moderately sparse columns, and explicit centring of columns with large means."""
+"""Gram matrices of sparse rows and columns, and explicit centring of columns with large means.
+
+For very sparse rows the products of a row's entries are added one by one. Otherwise products are of
+dense blocks: a block stays in the L2 cache between being written and multiplied.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from numpy.typing import NDArray
 
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import kernel
+from elasticml.data.chunks.kernels import Pointers
 
 # Explicit centring of columns whose mean is large compared with their standard deviation.
 #
@@ -58,10 +63,12 @@ def moved(X: Any, shifts: F64, is_flat: NDArray[np.bool_] | None = None) -> Any:
 # Gram matrices of moderately sparse columns, by dense blocks of rows.
 
 
-#: Bytes of a block, which stays in the L2 cache between being written and multiplied.
+#: Bytes of a block.
 BLOCK_BYTES: Final = 2**18
-#: Cost of a multiplication of sparse entries, in multiplications of dense ones.
+#: Cost of a multiplication of sparse entries, in multiplications of dense ones: by products of
+#: sparse matrices, and by adding the products of a row's entries.
 _SPARSE_COST: Final = 80
+_PAIR_COST: Final = 16
 
 
 def pays(indptr: I32, n: int, one: I64, other: I64) -> bool:
@@ -120,3 +127,65 @@ def _fill(
             block[k, indices[at] - first] = values[at]
             at += 1
         places[k] = at
+
+
+# Gram matrices of sparse rows.
+
+
+def adds_pairs(stored: NDArray[Any], n: int, d: int) -> bool:
+    """Return whether adding the products of rows' entries costs less than dense blocks.
+
+    Parameters
+    ----------
+    stored : ndarray
+        Numbers of entries of the rows that count, of n.
+    """
+    stored = stored.astype(np.float64)
+    return float(stored @ stored) * _PAIR_COST <= float(n) * d * d
+
+
+def of_rows(indptr: Pointers, indices: I32, values: F64, c: F64, d: int) -> F64:
+    """Return ``X.T @ diag(c) @ X``, (d, d), for rows (n, d) in CSR format and c (n,) from 0 on.
+
+    Columns need not be sorted, and entries that are stored twice count as their sum.
+    """
+    G = np.zeros((d, d))
+    if adds_pairs(np.diff(indptr)[c != 0.0], c.size, d):
+        add_pairs(indptr, indices, values, c, G)
+        G += G.T
+        return G
+    rows = max(64, BLOCK_BYTES // (8 * max(1, d)))
+    room, roots = np.empty((min(rows, c.size), d)), np.sqrt(c)
+    for first in range(0, c.size, rows):
+        block = room[: min(rows, c.size - first)]
+        fill_rows(indptr, indices, values, roots, first, block)
+        # BLAS needs half the work for the product of a block's transpose and the block itself.
+        G += block.T @ block
+    return G
+
+
+@kernel
+def add_pairs(indptr: Pointers, indices: I32, values: F64, weights: F64, G: F64) -> None:
+    """Add to ``G`` (d, d) half of the sum of the rows' products: the rest is its transpose."""
+    for i in range(weights.size):
+        if weights[i] == 0.0:
+            continue
+        first, end = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
+        for j in range(first, end):
+            c, row = weights[i] * values[j], G[np.uint32(indices[j])]
+            for k in range(first, j):
+                row[np.uint32(indices[k])] += c * values[k]
+            row[np.uint32(indices[j])] += 0.5 * c * values[j]
+
+
+@kernel
+def fill_rows(
+    indptr: Pointers, indices: I32, values: F64, roots: F64, first: int, block: F64
+) -> None:
+    """Write the rows from ``first`` on, times ``roots``, into ``block`` (rows, d)."""
+    block[:] = 0.0
+    for i in range(block.shape[0]):
+        root = roots[first + i]
+        for j in range(indptr[first + i], indptr[first + i + 1]):
+            # Duplicate entries are summed.
+            block[i, indices[j]] += root * values[j]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.linear import gram
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64, I32
 from elasticml.compiled import unchecked_kernel
@@ -23,18 +24,6 @@ GRAM_COLUMNS_MAX: Final = 500
 CHEAP_MAX: Final = 30.0
 #: Values of dense rows that are weighted at a time for a Gram matrix: 4 MB.
 _GRAM_VALUES = 2**19
-
-
-@unchecked_kernel
-def _csr_gram(indptr: I32, indices: I32, values: F64, c: F64, out: F64) -> None:
-    """Add the lower triangle of ``X.T @ diag(c) @ X`` to ``out`` (d, d); columns are sorted."""
-    for i in range(c.size):
-        if c[i] == 0.0:
-            continue
-        for p in range(indptr[i], indptr[i + 1]):
-            weighted, row = c[i] * values[p], np.uint32(indices[p])
-            for q in range(indptr[i], p + 1):
-                out[row, np.uint32(indices[q])] += weighted * values[q]
 
 
 @unchecked_kernel
@@ -72,6 +61,11 @@ class RowBlocks:
             if is_csr and X.dtype == np.float64
             else None
         )
+
+    @property
+    def is_csr(self) -> bool:
+        """Whether the rows are sparse ones in CSR format and float64."""
+        return self._rows is not None
 
     def some(self, at: NDArray[np.int64]) -> RowBlocks:
         """Return these rows, for one thread."""
@@ -141,10 +135,10 @@ class RowBlocks:
     def gram(self, c: F64) -> F64:
         """Return ``X.T @ diag(c) @ X``, (d, d), in one thread; c (n,), not negative."""
         total = np.zeros((self.d, self.d))
-        if self._rows is not None and all(part.has_canonical_format for part in self._parts):
+        if self._rows is not None:
             for rows, at in zip(self._rows, self._slices, strict=True):
-                _csr_gram(*rows, c[at], total)
-            return total + np.tril(total, -1).T
+                total += gram.of_rows(*rows, read_only(np.ascontiguousarray(c[at])), self.d)
+            return total
         height = max(1, _GRAM_VALUES // max(1, self.d))
         for begin in range(0, self.n, height):
             at = slice(begin, begin + height)

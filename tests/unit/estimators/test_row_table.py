@@ -62,6 +62,7 @@ def test_products_with_rows_are_numpys(kind: str, parallel: Serial) -> None:
     close(rows.forward(np.stack([v, v]).T), dense @ np.stack([v, v]).T, rtol=1e-12, atol=1e-14)
     close(rows.adjoint(c), dense.T @ c, rtol=1e-12, atol=1e-14)
     close(rows.squares(c), (dense * dense).T @ c, rtol=1e-12)
+    close(rows.gram(c), (dense.T * c) @ dense, rtol=1e-12, atol=1e-14)
     image, p = rows.product(v, 0.5, c)
     close(p, c * (dense @ v + 0.5), rtol=1e-12, atol=1e-14)
     close(image, dense.T @ (c * (dense @ v + 0.5)), rtol=1e-12, atol=1e-14)

@@ -7,7 +7,13 @@ import pytest
 import scipy.sparse as sp
 
 import elasticml as em
-from elasticml.algorithms.linear.normal_equations import equations
+from elasticml.algorithms.linear import normal_equations
+from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.parallel import Serial
+
+
+def equations(X, y, weights, *, centred):
+    return normal_equations.equations(RowBlocks(X, Serial()), y, weights, centred=centred)
 
 
 def rows(density, n=400, d=60):
