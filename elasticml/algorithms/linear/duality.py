@@ -19,6 +19,7 @@ import numpy as np
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, feasible_share
 from elasticml.arrays import F64
+from elasticml.objectives.loss_kernels import MarginLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,36 @@ class Dual:
     #: (d,) products of the point, not scaled, with the columns, less ``a2 w``; absolute unless
     #: coefficients must not be negative.
     correlations: F64
+
+
+def dual_point(
+    loss: MarginLoss, slopes: F64, targets: F64, weights: F64 | None, *, balanced: bool
+) -> tuple[F64, F64]:
+    """Return the feasible dual variables that are nearest to slopes, and the rows' factors.
+
+    Parameters
+    ----------
+    slopes : ndarray (n,)
+        ``s_i loss'`` at the margins of a model, or an estimate of them.
+    targets, weights : ndarray (n,)
+        See :class:`elasticml.objectives.loss_kernels.MarginLoss`.
+    balanced : bool
+        The intercept is free.
+
+    Returns
+    -------
+    alpha, factors : ndarray (n,)
+        The products of the columns with the dual point are sums of rows times their factors.
+    """
+    fold: F64 | float = targets if loss.is_classification else 1.0
+    alpha = -fold * slopes
+    if weights is not None:
+        np.divide(alpha, weights, out=alpha, where=weights > 0.0)
+    loss.clip(alpha, targets)
+    if balanced:
+        alpha = loss.balanced(alpha, targets, weights)
+    factors = fold * alpha
+    return alpha, factors if weights is None else factors * weights
 
 
 def lower_bound(

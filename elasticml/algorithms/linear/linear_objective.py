@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.linear.duality import dual_point
 from elasticml.algorithms.linear.newton import Minimum, Point, Rough, minimise
 from elasticml.algorithms.linear.row_blocks import GRAM_COLUMNS_MAX, BorderedRows, RowBlocks
 from elasticml.arrays import F64
@@ -145,7 +146,7 @@ class LinearObjective:
         value = loss / self._total + 0.5 * float(penalised @ w)
         image = self._bordered.adjoint(slopes)
         gradient, curvature = self._free(image + penalised), self._curvature(margins)
-        gap = self._gap(value, margins, image, gradient)
+        gap = self._gap(value, slopes, gradient)
         bound = max(bound, value - gap)
         return Point(
             w=w,
@@ -317,51 +318,35 @@ class LinearObjective:
 
         return product
 
-    def _gap(self, value: float, margins: F64, image: F64, gradient: F64) -> float:
-        """Return the gap of a model and its dual variables.
+    def _gap(self, value: float, slopes: F64, gradient: F64) -> float:
+        """Return the gap of a model and its dual variables, from the slopes of the mean loss.
 
-        ``image`` (n_model,) is the gradient of the mean loss at these margins. By the equality of
-        Fenchel and Young the gap is the square norm of the gradient over ``2 l2``, unless the dual
-        variables have to be made feasible.
+        By the equality of Fenchel and Young the gap is the square norm of the gradient over
+        ``2 l2``, unless the dual variables have to be made feasible.
         """
         if self.l2 <= 0.0:
             return math.nan
         if not self._frees:
             return 0.5 / self.l2 * float(gradient @ gradient)
-        alpha = np.empty(margins.size)
-        self._loss.alpha_from_margin(margins, self._targets, alpha)
-        return value - self._dual(alpha, image)
+        return value - self._bound_of(slopes)
 
     def _bound_of(self, slopes: F64) -> float:
-        """Return the dual objective of slopes that need not be those of any margins.
+        """Return the dual objective near slopes of the mean loss: a lower bound of the minimum.
 
-        Newton's method linearises the slopes. The dual variables of slopes at the end of a step
-        have the image of the model there, up to the residual of the step: their gap falls like that
-        of the objective, and does not have the step's own error over ``l2``.
+        They need not be those of any margins. Newton's method linearises the slopes. The dual
+        variables of slopes at the end of a step have the image of the model there, up to the
+        residual of the step: their gap falls like that of the objective, and does not have the
+        step's own error over ``l2``.
         """
         if self.l2 <= 0.0:
             return -math.inf
-        alpha = slopes * -self._total
-        if self._weights is not None:
-            positive = self._weights > 0.0
-            alpha = np.divide(alpha, self._weights, out=np.zeros_like(alpha), where=positive)
-        alpha = np.clip(alpha * self._targets, 0.0, None if self._jumps else 1.0)
-        folded = alpha * self._targets / -self._total
-        folded = folded if self._weights is None else folded * self._weights
-        return self._dual(alpha, self._bordered.adjoint(folded))
-
-    def _dual(self, alpha: F64, image: F64) -> float:
-        """Return the dual objective at dual variables: a lower bound of the minimum.
-
-        ``image`` (n_model,) is minus their sum of rows over the total.
-        """
-        image = -image
-        if self._frees:
-            alpha = self._loss.balanced(alpha, self._targets, self._weights)
-            s = alpha if self._weights is None else alpha * self._weights
-            folded = s * self._targets if self._loss.is_classification else s
-            image = self._rows.adjoint(folded / self._total)
-        minus = self._loss.minus_conjugate(alpha, self._targets, self._weights) / self._total
+        total, targets, weights = self._total, self._targets, self._weights
+        alpha, factors = dual_point(
+            self._loss, total * slopes, targets, weights, balanced=self._frees
+        )
+        rows = self._rows if self._frees else self._bordered
+        image = rows.adjoint(factors / total)
+        minus = self._loss.minus_conjugate(alpha, targets, weights) / total
         if self.fixed is not None:
             # sum s_i coefficient_i offset_i: an offset is linear in the dual problem.
             minus -= float(image[self.fixed])

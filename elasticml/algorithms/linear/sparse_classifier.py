@@ -22,8 +22,7 @@ import numpy as np
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_columns
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
-from elasticml.algorithms.linear.coordinate_descent_kernels import descend as sweep_on_gram
-from elasticml.algorithms.linear.duality import Dual, lower_bound
+from elasticml.algorithms.linear.duality import Dual, dual_point, lower_bound
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
@@ -43,8 +42,6 @@ from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 
 #: Newton steps on a working set before all columns are checked again.
 STEPS: Final = 3
-#: The same where the working set has all columns.
-WHOLE_STEPS: Final = 10
 #: Wanted gap, as a share of the objective, below which the model's own dual variables must certify
 #: it: a subproblem's certify a model before its last digits are right.
 PREDICTED_MIN: Final = 1e-7
@@ -65,13 +62,6 @@ PRODUCTS: Final = 100
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
 INTERCEPT_STEPS: Final = 50
 LEVEL: Final = 1e-14
-#: Sweeps on a Gram matrix between two looks at the decrease, the most looks, and the share of the
-#: decrease so far below which sweeps gain little.
-ROUGH_SWEEPS: Final = 10
-ROUGH_MAX: Final = 10
-ROUGH: Final = 0.1
-#: Ratio of a step's decrease to the one before, above which inexact steps are what is slow.
-SLOW_PACE: Final = 0.5
 #: Decrease by a step, as a share of the loss, from which on inexact steps are what is slow.
 CLOSE_SHARE: Final = 1e-4
 #: Accuracy of a Newton step's subproblem, as a share of the working set's gap.
@@ -79,16 +69,6 @@ GAP_SHARE: Final = 0.01
 #: The same on a Gram matrix of all columns, as a share of the wanted gap.
 WHOLE_SHARE: Final = 0.1
 TINY: Final = float(np.finfo(np.float64).tiny)
-
-
-def _sweep_roughly(gram: GramProblem, penalty: Penalty, gap: float, w: F64, q: F64) -> None:
-    """Sweep on a Gram matrix as long as that gains much; updates ``w`` and ``q`` in place."""
-    values: list[float] = []
-    for _ in range(ROUGH_MAX):
-        values.append(penalty.of(w) - 0.5 * float(w @ (gram.linear + q)))
-        if len(values) > 2 and values[-2] - values[-1] <= ROUGH * (values[0] - values[-1]):
-            return
-        sweep_on_gram(gram, penalty, gap, ROUGH_SWEEPS, w, q)
 
 
 class SparseClassifier:
@@ -132,9 +112,8 @@ class SparseClassifier:
         self.w, self.b, self.z = np.zeros(d), 0.0, np.zeros(n)
         #: (n,) ``s_i loss'`` at the margins, and the sum of losses.
         self._slopes, self.value = np.empty(n), 0.0
-        #: By how much the last step reduced the objective, and the ratio of that to the decrease by
-        #: the step before.
-        self._decrease, self._pace = math.inf, 0.0
+        #: By how much the last step reduced the objective.
+        self._decrease = math.inf
         #: (n,) slopes that the last step's subproblem predicted, if they satisfy the constraints.
         self._predicted: F64 | None = None
         #: Whether sweeps over sparse columns have not solved a subproblem.
@@ -150,9 +129,8 @@ class SparseClassifier:
         #: Violations that sweeps over sparse columns may leave, and the largest one at the last
         #: look.
         self._accuracy, self._reach = np.inf, np.inf
-        #: The last gap, its ratio to the decrease before it, and the number of consecutive looks
-        #: that have not halved it.
-        self._gap, self._ratio, self._slow = np.inf, 1.0, 0
+        #: The last gap, and the number of consecutive looks that have not halved it.
+        self._gap, self._slow = np.inf, 0
 
     def begin(self, w: F64, b: float) -> None:
         """Set the model, (d,) and intercept."""
@@ -215,7 +193,6 @@ class SparseClassifier:
             self._moments = None
             value, dual = self._bound(penalty, features)
         gap = value - dual.value
-        self._ratio = gap / max(self._decrease, TINY)
         self._slow = 0 if gap < 0.5 * self._gap else self._slow + 1
         self._is_stiff = self._is_stiff or (self._slow >= SLOW and self._rows is not None)
         self._gap = gap
@@ -237,25 +214,21 @@ class SparseClassifier:
             if working.size < self._looked.size:
                 moments = moments[np.searchsorted(self._looked, working)]
             return self._sweep(penalty, working, moments, gap, steps)
-        is_whole = self._rows is not None
-        # With all columns in it, the bound on a working set is that of the whole.
-        target = goal if is_whole else max(INNER * gap, 0.5 * goal)
-        most = min(WHOLE_STEPS if is_whole else STEPS, steps)
-        for done in range(most):
-            if done:
-                self.settle_intercept()
-                if is_whole and not self._is_far(target):
-                    return done
-                if not is_whole:
-                    value, dual = self._bound(penalty, working)
-                    gap = value - dual.value
-                if gap <= target:
-                    return done
-            wanted = WHOLE_SHARE * target if is_whole else GAP_SHARE * max(gap, target)
-            self.newton_step(penalty, working, wanted)
-            if not self.is_measurable:
-                return done + 1
-        return most
+        if self._rows is not None:
+            # With all columns in it, the bound on a working set is that of the whole.
+            self.newton_step(penalty, working, WHOLE_SHARE * goal)
+            return 1
+        target, done = max(INNER * gap, 0.5 * goal), 0
+        while True:
+            self.newton_step(penalty, working, GAP_SHARE * max(gap, target))
+            done += 1
+            if done == min(STEPS, steps) or not self.is_measurable:
+                return done
+            self.settle_intercept()
+            value, dual = self._bound(penalty, working)
+            gap = value - dual.value
+            if gap <= target:
+                return done
 
     def _sweep(self, penalty: Penalty, features: I64, moments: F64, gap: float, steps: int) -> int:
         """Take steps on the columns at or near their threshold, by sweeps; return their number.
@@ -299,10 +272,6 @@ class SparseClassifier:
         self._accuracy = min(self._accuracy, correlations)
         return over
 
-    def _is_far(self, gap: float) -> bool:
-        """Whether a bound of all columns is expected to be above ``gap``."""
-        return self._predicted is None and (self._is_stiff or self._ratio * self._decrease > gap)
-
     def _dual(self) -> tuple[F64, F64]:
         """Return balanced dual variables, and the rows' factors with them.
 
@@ -310,17 +279,11 @@ class SparseClassifier:
         model's own violate them by many times a low threshold, however close its objective is to
         the minimum.
         """
+        slopes = self._slopes
         if self._predicted is not None and self._goal > PREDICTED_MIN * self.value:
-            s = 1.0 if self._weights is None else np.maximum(self._weights, TINY)
-            alpha = -self._targets * self._predicted / s
-            self._loss.clip(alpha, self._targets)
-        else:
-            alpha = np.empty(self._columns.n)
-            self._loss.alpha_from_margin(self.z, self._targets, alpha)
-        if self._has_intercept:
-            alpha = self._loss.balanced(alpha, self._targets, self._weights)
-        folded = alpha * self._targets
-        return alpha, folded if self._weights is None else folded * self._weights
+            slopes = self._predicted
+        rows = self._targets, self._weights
+        return dual_point(self._loss, slopes, *rows, balanced=self._has_intercept)
 
     def _bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Return the bound from the model's dual variables, or the subproblem's, made feasible."""
@@ -459,37 +422,13 @@ class SparseClassifier:
             slope += rise * across
             square -= rise**2 * total
         linear, w, q = G @ old - slope, old.copy(), -slope
-        yy = square + float(old @ (linear - slope))
-        problem = GramProblem(G, linear, yy)
-        _sweep_roughly(problem, penalty, gap, w, q)
-
-        def whole_step() -> tuple[F64, float, F64]:
-            step = w - old
-            up = rise - (float(across @ step) / total if self._has_intercept else 0.0)
-            return step, up, self._along(working, step) + up
-
-        solution = whole_step()
-        predicted = self._slopes + curvature * solution[2]
-        if self._pace > SLOW_PACE or self._lost(predicted, penalty) <= gap / WHOLE_SHARE:
-            descend(problem, penalty, gap, SWEEPS_MAX, w, q)
-            solution = whole_step()
-            self._predicted = self._slopes + curvature * solution[2]
-        return solution
-
-    def _lost(self, slopes: F64, penalty: Penalty) -> float:
-        """Return what the gap of predicted slopes is at least, as far as clipping them matters.
-
-        Where that is too much, an exact solution of the subproblem certifies nothing yet.
-        """
-        assert self._rows is not None
-        s = self._targets if self._weights is None else self._targets * self._weights
-        alpha = -slopes / np.where(s == 0.0, 1.0, s)
-        self._loss.clip(alpha, self._targets)
-        over = slopes + s * alpha
-        if not over.any():
-            return 0.0
-        steepest = float(np.abs(self._rows.adjoint(over)).max())
-        return steepest / (penalty.a1 + steepest) * (self.value + penalty.of(self.w))
+        problem = GramProblem(G, linear, square + float(old @ (linear - slope)))
+        descend(problem, penalty, gap, SWEEPS_MAX, w, q)
+        step = w - old
+        rise -= float(across @ step) / total if self._has_intercept else 0.0
+        along = self._along(working, step) + rise
+        self._predicted = self._slopes + curvature * along
+        return step, rise, along
 
     def _along(self, working: I64, step: F64) -> F64:
         if self._rows is None:
@@ -519,8 +458,7 @@ class SparseClassifier:
             return
         self.w[working], self.b = old + taken.share * step, self.b + taken.share * rise
         self.z += taken.share * along
-        self._pace, self._decrease = taken.decrease / max(self._decrease, TINY), taken.decrease
-        self.value, self._slopes = taken.loss, slopes
+        self.value, self._slopes, self._decrease = taken.loss, slopes, taken.decrease
 
 
 def safe_curvature(loss: MarginLoss, z: F64, targets: F64, weights: F64 | None, slopes: F64) -> F64:

@@ -21,7 +21,12 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.cocoa.trainer import Step
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.linear.duality import Dual, lower_bound, lower_bound_of_residual
+from elasticml.algorithms.linear.duality import (
+    Dual,
+    dual_point,
+    lower_bound,
+    lower_bound_of_residual,
+)
 from elasticml.algorithms.linear.sparse_classifier import best_intercept, safe_curvature
 from elasticml.algorithms.targets import ClassWeight, label_text
 from elasticml.arrays import F64
@@ -46,8 +51,6 @@ class MarginProblem:
     loss: MarginLoss
     #: (n,) -1 and +1; in regression numbers.
     targets: F64
-    #: (n,) what margins are folded with: the targets, or 1 in regression.
-    signs: F64
     #: (n,) square roots of the sample weights, and their inverses or 0; None if all are one.
     root: F64 | None
     inverse: F64 | None
@@ -83,11 +86,11 @@ class MarginProblem:
             When ``class_weight`` names other labels.
         """
         here = np.ones(labels.size, bool) if root is None else root > 0.0
-        targets, signs, classes, each = labels, np.ones(labels.size), None, None
+        targets, classes, each = labels, None, None
         if loss.is_classification:
             classes = two_classes_of(loss.name, labels, root)
             is_positive = labels == classes[1]
-            targets = signs = np.where(is_positive, 1.0, -1.0)
+            targets = np.where(is_positive, 1.0, -1.0)
             pair = class_weights(class_weight, classes, is_positive[here])
             each = None if pair is None else np.where(is_positive, pair[1], pair[0])
         else:
@@ -99,7 +102,6 @@ class MarginProblem:
         return MarginProblem(
             loss=loss,
             targets=targets,
-            signs=signs,
             root=root,
             inverse=inverses(root),
             weights=weights,
@@ -138,14 +140,11 @@ class MarginProblem:
 
     def dual_residual(self, z: F64) -> F64:
         """Return a residual for a dual point; with an intercept, both classes weigh the same."""
-        alpha = np.empty(z.size)
-        self.loss.alpha_from_margin(self._plain(z), self.targets, alpha)
-        if self.has_intercept:
-            alpha = self.loss.balanced(alpha, self.targets, self.weights)
-        folded = alpha * self.signs
-        if self.weights is not None:
-            folded *= self.weights
-        return folded if self.inverse is None else folded * self.inverse
+        slopes = np.empty(z.size)
+        self._value(self._plain(z), slopes)
+        rows = self.targets, self.weights
+        factors = dual_point(self.loss, slopes, *rows, balanced=self.has_intercept)[1]
+        return self._plain(factors)
 
     def curvature(self, z: F64) -> F64:
         """Return the loss's curvatures, bounded away from zero."""
@@ -178,12 +177,9 @@ class MarginProblem:
         slopes : ndarray (d,)
             ``X.T @ r`` up to an error of ``slack`` (d,) to either side.
         """
-        alpha = self._plain(r) * self.signs
-        if self.weights is not None:
-            sampled = 1.0 if self.root is None else self.root**2
-            alpha *= np.divide(sampled, self.weights, out=np.zeros(r.size), where=self.weights > 0)
+        slopes_of_rows = -r if self.root is None else -r * self.root
         # Division by the weights may round beyond the feasible interval.
-        self.loss.clip(alpha, self.targets)
+        alpha = dual_point(self.loss, slopes_of_rows, self.targets, self.weights, balanced=False)[0]
 
         def minus(share: float) -> float:
             return self.loss.minus_conjugate(share * alpha, self.targets, self.weights)
