@@ -12,8 +12,8 @@ from sklearn.linear_model import Lasso, LogisticRegression
 
 import elasticml as em
 from elasticml.sim.simulation import SimResult, simulate
-from tests.unit.algorithms.linear import test_classes_of_jobs as classes
-from tests.unit.algorithms.linear.test_losses_of_jobs import CASES, L2, ROWS, X
+from tests.unit.algorithms.linear import test_jobs as jobs
+from tests.unit.algorithms.linear.test_jobs import L2, ROWS, X
 
 MEMBERS = 4
 KILLS = [
@@ -57,14 +57,14 @@ def check(result: SimResult, w: Any, objective: float) -> None:
     ],
 )
 def test_three_kills_do_not_change_the_optimum(name: str, algorithm: Any, absent: Any) -> None:
-    settings, y, reference = CASES[name]
-    settings = {**settings, "l2": L2, "intercept": False, "scale": "none"}
+    settings, y, _ = jobs.CASES[name]
+    settings = {"loss": name, **settings, "l2": L2, "intercept": False, "scale": "none"}
     if algorithm == "cocoa":
         made: Any = em.CoCoA(**settings, tolerance=1e-12)
     else:
         made = em.BatchGradient(**settings, optimizer=algorithm, tolerance=1e-10)
     result = fitted(made, em.from_arrays(X, y), absent=absent)
-    w, objective = reference()
+    w, objective = jobs.minimum(name, y, np.ones(ROWS), X)
     check(result, w[None], objective)
     if algorithm == "cocoa":
         assert 0.0 <= result.summary["gap"] <= 1e-12
@@ -72,24 +72,23 @@ def test_three_kills_do_not_change_the_optimum(name: str, algorithm: Any, absent
 
 @pytest.mark.parametrize("algorithm", ["lbfgs", "tron", "cocoa"])
 def test_three_kills_do_not_change_the_optimum_of_several_classes(algorithm: Any) -> None:
-    settings: Any = {"l2": L2, "class_weight": classes.WEIGHTS, "intercept": False, "scale": "none"}
-    data = em.from_arrays(classes.X, classes.Y, classes.S)
+    settings: Any = {**jobs.OF_CLASSES, "intercept": False, "scale": "none"}
+    data = em.from_arrays(X, jobs.CLASSES, jobs.S)
     if algorithm == "cocoa":
         result = fitted(em.CoCoA(loss="logistic", **settings, tolerance=4e-12), data)
         assert 0.0 <= result.summary["gap"] <= 4e-12
-        check(result, *classes.each_against_rest("logistic"))
+        check(result, *jobs.each_against_rest("logistic"))
         return
     result = fitted(em.BatchGradient(**settings, optimizer=algorithm, tolerance=1e-10), data)
-    reference = classes.multinomial(fit_intercept=False)
-    check(result, reference.coef_, classes.objective_of(reference))
+    reference, objective = jobs.multinomial(fit_intercept=False)
+    check(result, reference.coef_, objective)
 
 
 def test_three_kills_do_not_change_the_optimum_with_an_offset() -> None:
-    signs = np.where(CASES["poisson"][1] > 1.0, 1.0, -1.0)
     made = em.CoCoA(loss="logistic", l2=L2, offset=1, tolerance=1e-12, scale="none")
-    result = fitted(made, em.from_arrays(X, signs))
+    result = fitted(made, em.from_arrays(X, jobs.SIGNS))
     here = em.LogisticRegression(C=1.0 / (L2 * ROWS), fit_intercept=False, tol=1e-13)
-    here.fit(np.column_stack([X, np.ones(ROWS)]), signs, offset=1)
+    here.fit(np.column_stack([X, np.ones(ROWS)]), jobs.SIGNS, offset=1)
     np.testing.assert_allclose(result.arrays["coef"], here.coef_[:, :-1], atol=1e-5)
     assert 0.0 <= result.summary["gap"] <= 1e-12
 

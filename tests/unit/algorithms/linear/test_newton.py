@@ -1,0 +1,195 @@
+"""Newton's method for smooth objectives: derivatives, certificates, and few steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.linear import softmax_objective
+from elasticml.algorithms.linear.linear_objective import LinearObjective
+from elasticml.algorithms.linear.newton import minimise
+from elasticml.algorithms.linear.prox_newton import line_search
+from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
+from elasticml.algorithms.parallel import Serial
+
+SEARCHED = ["squared_hinge", "logistic"]
+
+
+def separable(n_rows=1500, categories=5, features=20):
+    """One-hot rows of related features, which a linear model separates."""
+    rng = np.random.default_rng(1)
+    shared = rng.random((n_rows, 1))
+    codes = ((0.6 * shared + 0.4 * rng.random((n_rows, features))) ** 2 * categories).astype(int)
+    columns = codes + categories * np.arange(features)
+    indptr = features * np.arange(n_rows + 1)
+    shape = (n_rows, categories * features)
+    X = sp.csr_matrix((np.ones(codes.size), columns.ravel(), indptr), shape=shape)
+    margins = X @ rng.standard_normal(shape[1])
+    return X, np.where(margins > np.median(margins), 1.0, -1.0)
+
+
+def unequal():
+    """Columns whose sizes fall from 1 to 1e-11."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((800, 12)) * (rng.random((800, 12)) < 0.5) * 10.0 ** -np.arange(12.0)
+    return X, np.where(X[:, 0] + X[:, 1] * 10 + rng.standard_normal(800) > 0.3, 1.0, -1.0)
+
+
+def objective(l2, data=separable, *, weights=None, loss="squared_hinge", is_free=False, **of_data):
+    X, y = data(**of_data)
+    if weights is not None:
+        weights = weights(len(y))
+    return LinearObjective(
+        RowBlocks(X, Serial()), y, weights,
+        loss=loss, l2=l2, intercept_scaling=1.5, is_free=is_free,
+    )  # fmt: skip
+
+
+def of_classes(*, intercept=True, is_sparse=False):
+    """Three classes, and columns of sizes from 1e-3 to 1e6."""
+    rng, sizes = np.random.default_rng(3), np.array([1e-3, 1.0, 1.0, 1e3, 1e6])
+    X = (rng.standard_normal((900, 5)) + np.array([0.0, 0.0, 1.0, 2.0, 3.0])) * sizes
+    margins = (X / sizes) @ rng.standard_normal((5, 3))
+    codes = (margins + rng.gumbel(size=margins.shape)).argmax(axis=1)
+    rows = RowBlocks(sp.csr_matrix(X) if is_sparse else X, Serial())
+    return SoftmaxObjective(rows, codes, None, classes=3, l2=1e-3, intercept=intercept)
+
+
+def some_weights(n):
+    return np.random.default_rng(2).integers(0, 3, n).astype(float)
+
+
+@pytest.mark.parametrize("loss", SEARCHED)
+@pytest.mark.parametrize("data", [separable, unequal])
+@pytest.mark.parametrize("is_free", [False, True])
+def test_the_hessian_is_the_product_with_each_unit_vector(loss, data, is_free):
+    function = objective(1e-6, data, weights=some_weights, loss=loss, is_free=is_free)
+    w = np.random.default_rng(0).standard_normal(function.n_model)
+    columns = np.stack([function.at(w).product(e) for e in np.eye(function.n_model)], axis=1)
+    np.testing.assert_allclose(function.hessian(w), columns, rtol=1e-9, atol=1e-15)
+
+
+def test_the_hessian_of_a_block_is_the_product_with_its_unit_vectors():
+    function = of_classes()
+    w = 0.1 * np.random.default_rng(0).standard_normal(function.n_model)
+    columns = np.stack([function.at(w).product(e) for e in np.eye(function.n_model)], axis=1)
+    # Steps that differ between the classes; to the same step of all, the Hessian adds curvature.
+    for a, b in ((0, 1), (1, 2)):
+        step = np.zeros((3, 6))
+        step[a], step[b] = 1.0, -1.0
+        found, expected = (matrix @ step.ravel() for matrix in (function.hessian(w), columns))
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("most", [512, 9])
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_large_columns_are_certified_in_few_steps(monkeypatch, intercept, most, is_sparse):
+    """A gradient of 1e-12 in a column of 1e6 left a gap of thousands: hundreds of products."""
+    monkeypatch.setattr(softmax_objective, "BLOCK_MAX", most)
+    function = of_classes(intercept=intercept, is_sparse=is_sparse)
+    found = function.minimum(function.zero(), gap=1e-8, steps=15)
+    assert found.converged
+    assert 0.0 <= found.point.gap <= 1e-8
+
+
+@pytest.mark.parametrize("l2", [1e-4, 1e-6])
+@pytest.mark.parametrize("products", [0.0, np.inf], ids=["factored", "conjugate gradients"])
+def test_few_steps_suffice_on_separable_rows(l2, products):
+    """A trust region does not end within 2,000 steps at the smaller penalty."""
+    function = objective(l2)
+    factors = {"hessian": function.hessian, "hessian_products": products}
+    fit = minimise(function, function.zero(), gap=1e-9, steps=200, **factors)
+    assert fit.converged
+    assert fit.point.gap <= 1e-9
+
+
+@pytest.mark.parametrize("loss", SEARCHED)
+@pytest.mark.parametrize("is_free", [False, True])
+def test_factors_and_scaled_coordinates_find_the_same_minimum(loss, is_free):
+    function = objective(1e-6, unequal, loss=loss, is_free=is_free)
+
+    def indefinite(w):
+        return -np.eye(w.size)
+
+    values = []
+    for hessian in (None, function.hessian, indefinite):
+        fit = minimise(function, function.zero(), gap=1e-10, steps=300, hessian=hessian)
+        assert fit.converged
+        assert fit.point.gap <= 1e-10
+        values.append(fit.point.value)
+    np.testing.assert_allclose(values, values[0], atol=2e-9)
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_factors_of_a_sample_lead_to_the_same_minimum(is_free):
+    function = objective(1e-6, loss="logistic", is_free=is_free, n_rows=4000, categories=2)
+    rough = function.rough()
+    assert rough.products < function.hessian_products()
+    plain = minimise(function, function.zero(), gap=1e-9, steps=100)
+    factored = function.minimum(function.zero(), gap=1e-9, steps=100)
+    assert plain.converged
+    assert factored.converged
+    assert factored.steps <= plain.steps
+    assert abs(plain.point.value - factored.point.value) <= 2e-9
+
+
+def test_the_end_of_a_search_has_no_slope_along_the_step_and_is_a_point_of_the_function():
+    function = objective(1e-5, weights=some_weights)
+    start = function.at(0.1 * np.random.default_rng(3).standard_normal(function.n_model))
+    for length in (1e-3, 1.0, 1e3):
+        step = -length * start.gradient
+        end = start.minimum_along(step, False)
+        assert end.value < start.value
+        assert abs(end.gradient @ step) <= 0.06 * abs(start.gradient @ step)
+        again = function.at(end.w)
+        np.testing.assert_allclose(again.value, end.value, rtol=1e-12)
+        np.testing.assert_allclose(again.gradient, end.gradient, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", SEARCHED)
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_step_certifies_its_end(loss, is_free):
+    """The bound is below the minimum, and better than that of the gradient there."""
+    function = objective(1e-4, weights=some_weights, loss=loss, is_free=is_free)
+    least = minimise(function, function.zero(), gap=1e-10, steps=200)
+    assert least.converged
+    rng = np.random.default_rng(4)
+    for length in (0.1, 1.0, 10.0):
+        for spread in (0.0, 0.01, 1.0):
+            start = function.at(least.point.w + spread * rng.standard_normal(function.n_model))
+            step = np.linalg.solve(function.hessian(start.w), -length * start.gradient)
+            end = start.minimum_along(step + 0.01 * spread * rng.standard_normal(step.size), True)
+            assert end.value - end.gap <= least.point.value + 1e-12
+    function = objective(1e-7, loss=loss, is_free=is_free)
+    least = minimise(function, function.zero(), gap=1e-9, steps=200)
+    start = function.at(least.point.w + 0.03 * rng.standard_normal(function.n_model))
+    step = np.linalg.solve(function.hessian(start.w), -start.gradient)
+    end = start.minimum_along(step, True)
+    assert end.gap < 0.1 * function.at(end.w).gap
+
+
+def test_a_quadratic_function_takes_one_step_of_the_requested_accuracy():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 20)) * np.linspace(0.1, 10.0, 20)
+    function = LinearObjective(
+        RowBlocks(X, Serial()), rng.standard_normal(300), None,
+        loss="squared", l2=0.1, intercept_scaling=None, is_free=False,
+    )  # fmt: skip
+    for expected in (1e-2, 1e-6, 1e-10):
+        result = minimise(function, np.zeros(20), gap=expected, steps=100)
+        assert result.converged
+        assert (result.steps, result.point.gap <= expected) == (1, True)
+
+
+@pytest.mark.parametrize("promised", [np.nan, -1.0])
+def test_a_step_that_rounding_has_spoilt_is_not_taken(promised):
+    assert line_search(lambda share: (1.0, 0.0), 1.0, promised) is None
+
+
+def test_a_step_is_halved_until_the_objective_falls_enough():
+    taken = line_search(lambda share: (1.0 - share + 2.0 * share**2, 0.0), 1.0, 1.0)
+    assert (taken.share, taken.loss, taken.decrease) == (0.25, 0.875, 0.125)
+    assert line_search(lambda share: (2.0, 0.0), 1.0, 1.0) is None

@@ -1,0 +1,402 @@
+"""Rows, targets and starts on which an estimator once failed, or might."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import linear_model as theirs
+from sklearn.datasets import load_digits, load_iris, load_wine, make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
+from sklearn.preprocessing import StandardScaler
+
+import elasticml as em
+from tests.unit.estimators.contract import counts, objective, tall, wide
+
+DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
+LAYOUTS = pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
+
+
+def wine():
+    X, y = load_wine(return_X_y=True)
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+CLASSES = {
+    "two classes": lambda: make_classification(300, 12, random_state=0),
+    "three classes": wine,
+}
+OF_CLASSES = pytest.mark.parametrize("name", CLASSES)
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def test_columns_of_very_unequal_size_are_no_obstacle():
+    X, y = make_classification(400, 6, n_informative=4, random_state=3)
+    ours = em.LogisticRegression(tol=1e-10).fit(X * [1e-3, 1.0, 1e4, 1.0, 1e2, 1e-2], y)
+    assert ours.dual_gap_ <= 1e-10 * 400 * math.log(2.0)
+    assert ours.n_iter_[0] < 30
+    # Normal equations had a condition of 1e22, of which scipy warned.
+    sizes = np.array([1e-4, 1.0, 1e4, 1e7])
+    rows = np.random.default_rng(0).standard_normal((200, 4)) * sizes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = em.Ridge(alpha=1e-9).fit(rows, rows @ (1.0 / sizes))
+    np.testing.assert_allclose(model.coef_ * sizes, 1.0, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [em.Lasso(1e-3, max_iter=10_000), em.LogisticRegression(C=0.5, l1_ratio=1.0, tol=1e-10)],
+    ids=["lasso", "logistic"],
+)
+@LAYOUTS
+def test_zero_and_constant_columns_have_zero_coefficients(model, make):
+    X, y = CLASSES["two classes"]()
+    model.fit(make(np.hstack([np.zeros((300, 1)), np.full((300, 1), 7.0), X])), y)
+    assert not model.coef_.ravel()[:2].any()
+    assert model.coef_.ravel()[2:].any()
+
+
+def test_constant_targets_are_the_intercept():
+    X, y = tall()
+    model = em.Lasso(0.1).fit(X, np.full(len(y), 7.0))
+    assert not model.coef_.any()
+    assert model.intercept_ == pytest.approx(7.0)
+
+
+@LAYOUTS
+def test_a_column_that_has_become_zero_loses_its_coefficient(make):
+    X = np.linalg.qr(np.random.default_rng(0).standard_normal((150, 5)))[0]
+    y = X @ np.arange(1.0, 6.0)
+    model = em.Lasso(1e-3, tol=1e-10, fit_intercept=False, warm_start=True).fit(make(X), y)
+    assert model.coef_[2] != 0.0
+    X[:, 2] = 0.0
+    assert model.fit(make(X), X @ np.arange(1.0, 6.0)).coef_[2] == 0.0
+
+
+def test_the_gap_is_that_of_the_model_after_columns_were_dropped():
+    X = np.linalg.qr(np.random.default_rng(0).standard_normal((150, 120)))[0]
+    model = em.Lasso(1 / 150, warm_start=True, tol=1e-6, fit_intercept=False)
+    model.fit(X, 5.0 * X[:, 0] + 1.02 * X[:, 1])
+    assert model.coef_[1] > 0.0
+    assert model.fit(X, 5.0 * X[:, 0]).dual_gap_ <= 1e-6 / 6.0
+    assert model.coef_[1] == 0.0
+
+
+def test_repeated_entries_of_a_sparse_column_are_added_up():
+    X, y = tall()
+    parts = sp.csc_array(X)
+    arrays = np.repeat(0.5 * parts.data, 2), np.repeat(parts.indices, 2), 2 * parts.indptr
+    repeated = sp.csc_array(arrays, shape=X.shape)
+    models = [em.Lasso(0.1, tol=1e-12).fit(rows, y).coef_ for rows in (X, repeated)]
+    np.testing.assert_allclose(*models, atol=1e-7)
+    assert repeated.nnz == 2 * X.size
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize(
+    "model",
+    [em.Lasso(0.1), em.Ridge(), em.LinearSVC("l1"), em.LogisticRegression(l1_ratio=1.0)],
+    ids=["lasso", "ridge", "svm", "logistic"],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_values_whose_squares_overflow_get_no_certificate(model, make):
+    X, y = tall()
+    with pytest.raises(ValueError, match="squares of column 0 of X add up to more than float64"):
+        model.fit(make(X * 1e200), y > y.mean())
+    if hasattr(model, "alpha"):
+        with pytest.raises(ValueError, match="squares of y add up to more than float64"):
+            model.fit(make(X), y * 1e200)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_many_sparse_columns_give_the_result_of_dense_ones(intercept):
+    rng = np.random.default_rng(2)
+    X = sp.random(400, 600, 0.05, "csr", random_state=rng, data_rvs=rng.standard_normal)
+    y = X @ (rng.standard_normal(600) * (rng.random(600) < 0.1)) > 0.1
+    model = em.LogisticRegression(
+        C=3.0, l1_ratio=1.0, tol=1e-9, fit_intercept=intercept, max_iter=500
+    )
+    sparse = model.fit(X, y).coef_
+    assert model.dual_gap_ <= 1e-9 * 3.0 * 400 * math.log(2.0)
+    dense = model.fit(X.toarray(), y).coef_
+    assert np.array_equal(sparse != 0.0, dense != 0.0)
+    np.testing.assert_allclose(sparse, dense, atol=1e-4)
+
+
+@LAYOUTS
+def test_many_coefficients_are_taken_in_blocks(make, monkeypatch):
+    X, y = wine()
+    settings = {"C": 0.5, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 2000}
+    whole = em.LogisticRegression(**settings).fit(make(X), y)
+    monkeypatch.setattr("elasticml.algorithms.linear.sparse_softmax.BLOCK_MAX", 9)
+    blocks = em.LogisticRegression(**settings).fit(make(X), y)
+    assert blocks.n_iter_[0] > whole.n_iter_[0]
+    np.testing.assert_allclose(blocks.coef_, whole.coef_, atol=1e-6)
+
+
+# --- rows and weights -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.3, 0.01, 0.001])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
+def test_real_data_have_scikit_learns_support_at_a_gap_of_1e_8(share, l1_ratio):
+    path = next((DATA / "uci_regression").rglob("protein*.csv*"), None)
+    if path is None:
+        pytest.skip(f"protein is not in {DATA}")
+    table = np.loadtxt(path, delimiter=",")
+    X, y = StandardScaler().fit_transform(table[:, :-1]), table[:, -1]
+    largest = np.abs(X.T @ (y - y.mean())).max() / len(y)
+    settings = {"alpha": share * largest / l1_ratio, "l1_ratio": l1_ratio, "max_iter": 100_000}
+    other = theirs.ElasticNet(**settings, tol=1e-10, precompute=True).fit(X, y)
+    ours = em.ElasticNet(**settings, tol=1e-8).fit(X, y)
+    assert ours.dual_gap_ <= 1e-8 * np.var(y)
+    assert np.array_equal(ours.coef_ != 0.0, other.coef_ != 0.0)
+    assert objective(ours, X, y) <= objective(other, X, y) + 1e-8 * np.var(y)
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_float32_rows_give_the_model_of_float64_ones(make):
+    X, y = make_classification(300, 12, random_state=0)
+    X = X.astype(np.float32)
+    model = em.LinearSVC(loss="hinge", C=0.1, tol=1e-9, max_iter=20_000, random_state=0)
+    single = model.fit(make(X), y).coef_
+    assert single.dtype == np.float64
+    assert model.dual_gap_ <= 1e-9 * 0.1 * 300
+    np.testing.assert_allclose(single, model.fit(make(X.astype(float)), y).coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [em.Lasso(0.3), em.LinearSVC(loss="hinge"), em.LogisticRegression(l1_ratio=1.0), em.Ridge()],
+)
+@pytest.mark.parametrize("make", [np.asfortranarray, np.ascontiguousarray, sp.csr_array])
+def test_the_data_are_not_modified(model, make):
+    X, y = CLASSES["two classes"]()
+    rows, targets = make(X), y.copy()
+    model.fit(rows, y, sample_weight=np.linspace(0.0, 2.0, len(y)))
+    assert abs(rows - make(X)).max() == 0.0
+    assert np.array_equal(y, targets)
+
+
+def test_few_rows_with_a_weight_are_fitted_as_if_they_were_all():
+    for seed in range(4):
+        r = np.random.default_rng(seed)
+        X = r.standard_normal((4000, 2))
+        y = (X[:, 0] + r.standard_normal(4000) > 0.0).astype(int)
+        some = r.choice(4000, 40, replace=False)
+        weights = np.isin(np.arange(4000), some).astype(float)
+        model = em.LogisticRegression(tol=1e-12).fit(X, y, sample_weight=weights)
+        alone = em.LogisticRegression(tol=1e-12).fit(X[some], y[some])
+        np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_a_class_of_no_weight_does_not_prevent_a_certificate(ratio):
+    X, y = load_iris(return_X_y=True)
+    settings, has_weight = {"l1_ratio": ratio, "C": 0.5}, y != 1
+
+    def value(model):
+        w = model.coef_.ravel()
+        some = y[has_weight], model.predict_proba(X[has_weight])
+        losses = log_loss(*some, normalize=False, labels=[0, 1, 2])
+        return ratio * np.abs(w).sum() + 0.5 * (1.0 - ratio) * (w @ w) + 0.5 * losses
+
+    best = em.LogisticRegression(**settings, tol=1e-7).fit(X, y, has_weight)
+    assert best.dual_gap_ <= 1e-7 * 0.5 * 100 * math.log(3.0)
+    assert set(best.predict(X)) == {0, 2}
+    for steps in (1, 2, 4):
+        rough = em.LogisticRegression(**settings, tol=1e-12, max_iter=steps)
+        with pytest.warns(ConvergenceWarning):
+            rough.fit(X, y, has_weight)
+        assert value(rough) - value(best) <= rough.dual_gap_ + 1e-9
+
+
+def test_ten_classes_of_sparse_rows_end_certified():
+    X, y = load_digits(return_X_y=True)
+    X = sp.csr_matrix(X / 16.0)
+    model = em.LogisticRegression(C=0.2, l1_ratio=1.0, tol=1e-7).fit(X, y)
+    assert model.dual_gap_ <= 1e-7 * 0.2 * len(y) * math.log(10.0)
+    assert 0 < np.count_nonzero(model.coef_) < 0.5 * model.coef_.size
+
+
+def test_an_exposure_as_weight_is_the_offset_of_a_job():
+    X, y = counts()
+    exposure = np.exp(0.5 * np.sin(np.arange(len(y))))
+    model = em.PoissonRegressor(alpha=0.3, tol=1e-13).fit(X, y / exposure, sample_weight=exposure)
+    # The gradient of the likelihood of counts with this offset, at the model.
+    error = exposure * model.predict(X) - y
+    gradient = X.T @ error / exposure.sum() + 0.3 * model.coef_
+    np.testing.assert_allclose(np.append(gradient, error.sum()), 0.0, atol=1e-5)
+
+
+def test_counts_far_from_one_are_reached_and_negative_ones_refused():
+    X, y = counts()
+    model = em.PoissonRegressor(alpha=0.0, tol=1e-12).fit(X, 1e6 * y)
+    assert np.mean(model.predict(X)) == pytest.approx(1e6 * y.mean(), rel=1e-6)
+    with pytest.raises(ValueError, match="wanted counts, at least 0"):
+        em.PoissonRegressor().fit(X, y - 1.0)
+
+
+# --- targets --------------------------------------------------------------------------------------
+
+
+def test_several_targets_are_fitted_one_by_one():
+    X, y = tall()
+    Y, alpha = np.stack([y, y * y, y + X[:, 4]], axis=1), np.array([0.1, 30.0, 1.0])
+    for ours, other in (
+        (em.Lasso(0.5, tol=1e-12), theirs.Lasso(0.5, tol=1e-12)),
+        (em.Ridge(alpha), theirs.Ridge(alpha)),
+    ):
+        ours.fit(X, Y)
+        other.fit(X, Y)
+        np.testing.assert_allclose(ours.coef_, other.coef_, atol=1e-6)
+        np.testing.assert_allclose(ours.predict(X), other.predict(X), atol=1e-5)
+        assert ours.dual_gap_.shape == ours.intercept_.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("ours", "other"),
+    [(em.ElasticNet(0.1), theirs.ElasticNet(0.1)), (em.Ridge(), theirs.Ridge())],
+    ids=["elastic net", "ridge"],
+)
+def test_a_column_of_targets_has_the_shapes_of_scikit_learn(ours, other):
+    X, y = tall()
+    for model in (ours, other):
+        model.fit(X, y[:, None])
+    assert ours.coef_.shape == other.coef_.shape == (X.shape[1],)
+    assert ours.intercept_.shape == other.intercept_.shape == (1,)
+    assert ours.predict(X).shape == other.predict(X).shape == y.shape
+    assert np.ndim(ours.dual_gap_) == 0
+
+
+# --- penalties ------------------------------------------------------------------------------------
+
+
+def test_without_a_penalty_there_is_no_certificate():
+    X, y = tall()
+    X = np.column_stack([X, X[:, 0]])
+    ridge = em.Ridge(0.0).fit(X, y)
+    best = np.linalg.lstsq(X - X.mean(axis=0), y - y.mean(), rcond=None)[0]
+    np.testing.assert_allclose(ridge.coef_, best, atol=1e-6)
+    X, y = make_classification(300, 5, n_redundant=0, flip_y=0.3, random_state=0)
+    other = theirs.LogisticRegression(C=np.inf, tol=1e-12, solver="newton-cholesky").fit(X, y)
+    models = [em.LogisticRegression(C=np.inf, tol=1e-12, l1_ratio=r).fit(X, y) for r in (0.0, 1.0)]
+    np.testing.assert_allclose(models[0].coef_, other.coef_, atol=1e-6)
+    assert np.array_equal(models[0].coef_, models[1].coef_)
+    assert math.isnan(ridge.dual_gap_)
+    assert math.isnan(models[0].dual_gap_)
+
+
+@OF_CLASSES
+def test_a_large_penalty_leaves_only_the_class_shares(name):
+    X, y = CLASSES[name]()
+    model = em.LogisticRegression(C=1e-4, l1_ratio=1.0, tol=1e-10).fit(X, y)
+    assert not model.coef_.any()
+    shares = np.bincount(y) / len(y)
+    np.testing.assert_allclose(model.predict_proba(X[:1])[0], shares, rtol=1e-6)
+
+
+@OF_CLASSES
+def test_separable_rows_and_hardly_any_penalty_end_certified(name):
+    X, y = CLASSES[name]()
+    X = np.hstack([X, 3.0 * np.eye(3)[y]])  # the label itself
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = em.LogisticRegression(C=1e5, l1_ratio=1.0, tol=1e-9).fit(X, y)
+    assert model.dual_gap_ <= 1e-9 * 1e5 * len(y) * math.log(3.0)
+    assert model.score(X, y) == 1.0
+
+
+def test_positive_keeps_coefficients_from_being_negative():
+    X, y = tall()
+    ours = em.Ridge(2.0, positive=True, tol=1e-13).fit(X, y)
+    other = theirs.Ridge(2.0, positive=True, tol=1e-12, max_iter=100_000).fit(X, y)
+    assert np.all(ours.coef_ >= 0.0)
+    np.testing.assert_allclose(ours.coef_, other.coef_, atol=1e-5)
+
+
+# --- starts and ends ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@LAYOUTS
+def test_a_warm_start_outside_the_constraint_ends_within_it(data, make):
+    X, y = data()
+    y = y - 5.0 * X[:, 0]
+    model = em.Lasso(0.05, tol=1e-8, warm_start=True).fit(make(X), y)
+    assert model.coef_.min() < -0.5
+    model.set_params(positive=True).fit(make(X), y)
+    fresh = em.Lasso(0.05, tol=1e-8, positive=True).fit(make(X), y)
+    assert model.coef_.min() == 0.0
+    assert abs(objective(model, X, y) - objective(fresh, X, y)) <= 1e-8 * float(np.mean(y**2))
+
+
+def test_a_warm_start_from_a_useless_model_is_not_worse_than_a_cold_one():
+    r = np.random.default_rng(0)
+    X = 30.0 * r.standard_normal((3000, 20))
+    y = (X @ r.standard_normal(20) > 0.0).astype(int)
+    cold = em.LogisticRegression(C=1e3, tol=1e-7).fit(X, y)
+    model = em.LogisticRegression(C=1e6, tol=1e-7, warm_start=True).fit(X, 1 - y)
+    model.set_params(C=1e3).fit(X, y)
+    assert model.n_iter_[0] == cold.n_iter_[0]
+    np.testing.assert_array_equal(model.coef_, cold.coef_)
+
+
+@OF_CLASSES
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_a_distant_warm_start_ends_as_near_as_a_cold_one(name, make):
+    # Far on the wrong side of the margins the loss is flat, and steps from there made no progress.
+    X, y = CLASSES[name]()
+    model = em.LogisticRegression(l1_ratio=1.0, warm_start=True, tol=1e-8, max_iter=50)
+    cold = em.LogisticRegression(l1_ratio=1.0, tol=1e-8).fit(make(X), y)
+    model.coef_ = 1e4 * np.random.default_rng(0).standard_normal(cold.coef_.shape)
+    model.intercept_ = np.full(cold.intercept_.shape, -1e3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(make(X), y)
+    np.testing.assert_allclose(model.coef_, cold.coef_, atol=1e-6)
+
+
+def test_a_step_that_is_far_too_long_is_searched_to_its_end():
+    r = np.random.default_rng(20)
+    X = r.standard_cauchy((3000, 3)) ** 3
+    z = (X / np.abs(X).max(axis=0)) @ r.standard_normal(3)
+    weights = np.exp(6.0 * r.standard_normal(3000))
+    model = em.LogisticRegression(C=1e8, fit_intercept=False, max_iter=200)
+    model.fit(X, z > np.median(z), sample_weight=weights)
+    assert model.dual_gap_ <= model.tol * model.C * weights.sum() * math.log(2.0)
+
+
+def test_steps_that_gain_only_rounding_end_a_fit():
+    r = np.random.default_rng(8)
+    X = r.integers(-5, 6, (1500, 2)) * (r.random((1500, 2)) < 0.3)
+    y = (X @ r.normal(size=2) + r.logistic(size=1500) > 0.0).astype(int)
+    model = em.LogisticRegression(C=1e6, tol=1e-9, l1_ratio=1.0)
+    model.fit(sp.csr_matrix(X.astype(float)), y)  # a warning would be an error
+    assert model.n_iter_[0] < model.max_iter
+
+
+def test_a_ridge_that_ends_early_is_bounded_by_its_gap():
+    X, y = tall()
+    best, rough = (em.Ridge(1.0, solver=s, tol=1e-3).fit(X, y) for s in ("cholesky", "newton"))
+    one, other = (((y - m.predict(X)) ** 2).sum() + (m.coef_**2).sum() for m in (best, rough))
+    assert rough.dual_gap_ <= 1e-3 * ((y - y.mean()) ** 2).sum()
+    assert 0.0 <= other - one <= rough.dual_gap_ + 1e-9
+
+
+def test_a_stalled_fit_is_not_converged():
+    rng = np.random.default_rng(0)
+    X = 0.01 * rng.standard_normal((300, 5))
+    y = 100.0 * X @ np.arange(1.0, 6.0) + rng.standard_normal(300)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        em.Ridge(1e-6, solver="newton").fit(X + 1e6, y)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        em.LogisticRegression(C=1e6).fit(X + 1e6, y > 0.0)
