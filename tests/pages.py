@@ -64,7 +64,7 @@ NOT_RUN = (
     (
         "how-to/watch.md",
         "em.watch",
-        "needs a notebook; tests/unit/jobs/test_watch.py has a stand-in",
+        "needs a notebook; tests/unit/jobs/test_handle.py has a stand-in",
     ),
     ("how-to/watch.md", "alert:", "a rule of Prometheus"),
     ("how-to/yarn.md", "make yarn-up", _HADOOP),

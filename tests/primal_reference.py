@@ -1,9 +1,8 @@
-"""Check what a CoCoA job reports of its models, with numpy and LIBLINEAR alone."""
+"""The optimum of what a CoCoA job minimises, by scikit-learn's solvers alone."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
-#: Rounding differs between two orders of summing the same losses.
-SLACK = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,34 +37,6 @@ class PrimalReference:
         if loss not in self._least:
             self._least[loss] = self.objective(loss, self._fitted(loss))
         return self._least[loss]
-
-    def wrong_rows(
-        self, loss: str, history: Sequence[Mapping[str, Any]], snapshots: Mapping[int, Any]
-    ) -> list[str]:
-        """List the rounds whose reported objective, gap or bound is wrong for their model."""
-        wrong = []
-        least = self.least(loss)
-        for row in history:
-            arrays = snapshots.get(row["round"])
-            gap, objective = row.get("gap"), row.get("objective")
-            at = f"round {row['round']}"
-            if gap is None or objective is None or arrays is None:
-                continue
-            true = self.objective(loss, arrays["coef"][0])
-            if gap < 0 or gap < true - least - SLACK:
-                wrong.append(f"{at}: gap {gap} is below {true - least}")
-            if objective - gap > least + SLACK:
-                wrong.append(f"{at}: the dual {objective - gap} is above {least}")
-            if row.get("gap_is_bound"):
-                if objective < true - SLACK:
-                    wrong.append(f"{at}: bound {objective} is below {true}")
-            elif abs(objective - true) > SLACK * max(1.0, true):
-                wrong.append(f"{at}: objective {objective} is not {true}")
-        return wrong
-
-    def is_below(self, gap: float, loss: str, w: F64) -> bool:
-        """Return whether a gap is smaller than the distance of a model to the optimum."""
-        return gap < self.objective(loss, w) - self.least(loss) - SLACK
 
     def _fitted(self, loss: str) -> F64:
         from sklearn.linear_model import LogisticRegression

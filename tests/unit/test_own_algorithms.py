@@ -93,11 +93,3 @@ def test_a_fault_names_the_users_line_and_carries_the_traceback():
     again = error_from_dict(error_to_dict(fault))
     assert again.member == "1.0"
     assert "Traceback (most recent call last)" in again.__notes__[0]
-
-
-def _arrays(data):
-    from elasticml.data.source import load_all
-
-    chunks = load_all(data)
-    X = np.concatenate([chunk.values.reshape(chunk.n_rows, -1) for chunk in chunks])
-    return X, np.concatenate([chunk.labels for chunk in chunks])

@@ -1,61 +1,71 @@
-"""Dataset statistics merge, chunk sizes follow the rule, chunks are read again."""
+"""Statistics of blocks merge in any order; chunk sizes follow the rule; warnings about columns."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from elasticml.data.chunks.chunk import Layout
 from elasticml.data.chunks.chunker import row_bounds
+from elasticml.data.column_survey import (
+    POINTS_MAX,
+    column_warnings,
+    merge_moments,
+    merge_surveys,
+    moments_of,
+    moments_of_values,
+    survey_numbers,
+)
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
-from elasticml.data.readers import files
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.readers.svmlight import read_svmlight
-from elasticml.data.source import chunk_size, read_again, source_from_spec
+from elasticml.data.source import chunk_size, source_from_spec
 from elasticml.errors import ConfigError, DataError
-from elasticml.ids import ChunkId
 
 CSR = Layout(kind="csr", n_columns=3)
+BINARY = replace(CSR, kind="binary_csr")
+DENSE = Layout(kind="dense", n_columns=3)
+SEQUENCES = Layout(kind="sequence", n_columns=60, alphabet="ACGT", length=5, ngrams=(1, 2))
 
 
-def summary(block: int, **changed: object) -> BlockSummary:
-    return replace(
-        BlockSummary(
-            block=block,
-            rows=2,
-            n_columns=3,
-            layout=CSR,
-            labels={-1.0: 1, 1.0: 1},
-            weight_sum=2.0,
-            n_chunks=1,
-            nbytes=100,
-        ),
-        **changed,
+def summary(block: int, **changed: Any) -> BlockSummary:
+    made = BlockSummary(
+        block=block,
+        rows=2,
+        n_columns=3,
+        layout=CSR,
+        labels={-1.0: 1, 1.0: 1},
+        weight_sum=2.0,
+        n_chunks=1,
+        nbytes=100,
     )
+    return replace(made, **changed)
 
 
-def test_chunk_size_is_a_share_between_16_kib_and_1_mib() -> None:
+def test_a_chunk_size_is_a_share_between_16_kib_and_1_mib_and_a_large_row_has_a_chunk() -> None:
     assert chunk_size(10**12, 4) == 2**20
     assert chunk_size(64 * 4 * 50_000, 4) == 50_000
     assert chunk_size(1000, 4) == 16 * 2**10
-
-
-def test_rows_go_to_chunks_that_fit_and_a_large_row_has_its_own() -> None:
     sizes = np.array([400, 400, 5000, 300, 300, 300, 300])
     assert row_bounds(sizes, 576 + 1000).tolist() == [0, 2, 3, 6, 7]
     assert row_bounds(sizes[:0], 1000).tolist() == [0]
 
 
-def test_statistics_are_the_same_in_any_order_of_summaries() -> None:
+def test_statistics_are_the_same_in_any_order_of_summaries_and_survive_json() -> None:
     parts = [
-        summary(0, counts={"{} rows were odd": 2}, vocabularies={"c": ["b", "a"]}),
-        summary(1, n_columns=5, labels={1.0: 2}, counts={"{} rows were odd": 3}),
-        summary(2, layout=replace(CSR, kind="binary_csr"), vocabularies={"c": ["c"]}),
+        summary(0, counts={"{} rows were odd": 2}, vocabularies={"c": ["b", "a"]}, index_base=1),
+        summary(1, n_columns=5, labels={1.0: 2}, counts={"{} rows were odd": 3}, index_base=1),
+        summary(2, layout=BINARY, vocabularies={"c": ["c"]}, index_base=1),
+        # An empty block has no part in the layout.
+        summary(
+            3, rows=0, n_columns=0, layout=replace(DENSE, n_columns=0), labels={}, weight_sum=0.0
+        ),
     ]
+    for one in (*parts, summary(3, layout=SEQUENCES, n_columns=60)):
+        assert BlockSummary.from_json(json.loads(json.dumps(one.to_json()))) == one
     facts = merge_summaries(parts)
     assert facts == merge_summaries(parts[::-1])
     assert facts == DatasetStats(
@@ -65,18 +75,19 @@ def test_statistics_are_the_same_in_any_order_of_summaries() -> None:
         label_counts={-1.0: 2, 1.0: 4},
         layout=Layout(kind="csr", n_columns=5),
         weight_sum=6.0,
-        n_blocks=3,
+        n_blocks=4,
         n_chunks=3,
         nbytes=300,
+        index_base=1,
         notes=("5 rows were odd",),
         vocabularies={"c": ("a", "b", "c")},
     )
-
-
-def test_all_binary_blocks_stay_binary() -> None:
-    binary = replace(CSR, kind="binary_csr")
-    parts = [summary(i, layout=binary) for i in range(2)]
-    assert merge_summaries(parts).layout == binary
+    again = DatasetStats.from_json(json.loads(json.dumps(facts.to_json())))
+    assert (again.to_json(), again.classes) == (facts.to_json(), facts.classes)
+    assert merge_summaries([summary(i, layout=BINARY) for i in range(2)]).layout == BINARY
+    # A survey does not read weights.
+    surveyed = summary(0, weight_sum=0.0, n_chunks=0, vocabularies={"c": ["a"]})
+    assert merge_summaries([surveyed]).n_rows == 2
 
 
 def test_many_labels_are_continuous() -> None:
@@ -87,52 +98,60 @@ def test_many_labels_are_continuous() -> None:
     assert data.read(0, None, 1)[1].continuous
 
 
-def test_blocks_that_do_not_fit_together_are_named() -> None:
-    dense = Layout(kind="dense", n_columns=3)
-    with pytest.raises(DataError, match="block 1 of d is dense with 3 columns, wanted csr with 3"):
-        merge_summaries([summary(0), summary(1, layout=dense)], name="d")
-    wide = summary(1, layout=replace(dense, n_columns=4), n_columns=4)
-    with pytest.raises(
-        DataError, match="block 1 of d is dense with 4 columns, wanted dense with 3"
-    ):
-        merge_summaries([summary(0, layout=dense), wide], name="d")
-    with pytest.raises(DataError, match="the data holds no examples"):
-        merge_summaries([])
-    with pytest.raises(DataError, match="d: the weights of all examples are 0"):
-        merge_summaries([summary(0, weight_sum=0.0)], name="d")
-    # A survey does not read weights.
-    surveyed = summary(0, weight_sum=0.0, n_chunks=0, vocabularies={"c": ["a"]})
-    assert merge_summaries([surveyed]).n_rows == 2
-
-
-def test_an_empty_block_does_not_affect_the_layout() -> None:
-    empty = summary(0, rows=0, n_columns=0, layout=Layout(kind="dense", n_columns=0), labels={})
-    assert merge_summaries([empty, summary(1)]).layout == CSR
-
-
-def test_summaries_and_statistics_survive_json() -> None:
-    one = summary(3, vocabularies={"c": ["a"]}, counts={"{} x": 1}, index_base=1)
-    assert BlockSummary.from_json(json.loads(json.dumps(one.to_json()))) == one
-    facts = merge_summaries([one])
-    again = DatasetStats.from_json(json.loads(json.dumps(facts.to_json())))
-    assert again.to_json() == facts.to_json()
-    assert again.classes == facts.classes
-
-
-def test_single_chunks_are_read_again_byte_for_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
-    (tmp_path / "a").write_text("".join(f"{i} 1:{i} 2:2\n" for i in range(500)))
-    data = read_svmlight(str(tmp_path / "a"))
-    all_chunks = [c for b in data.blocks() for c in data.read(b.index, 1200, 4)[0]]
-    expected = [all_chunks[i] for i in (7, 0, 3, len(all_chunks) - 1)]
-    again = read_again(data, [chunk.id for chunk in expected], 1200, 4, tmp_path / "cache")
-    assert [bytes(c.body) for c in again] == [bytes(c.body) for c in expected]
-    with pytest.raises(DataError, match="has no chunk"):
-        read_again(data, [ChunkId(data.fingerprint(), 0, 999)], 1200, 4)
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (
+            [summary(0), summary(1, layout=DENSE)],
+            "block 1 of d is dense with 3 columns, wanted csr",
+        ),
+        (
+            [summary(0, layout=DENSE), summary(1, layout=replace(DENSE, n_columns=4), n_columns=4)],
+            "block 1 of d is dense with 4 columns, wanted dense with 3",
+        ),
+        ([], "d holds no examples"),
+        ([summary(0, weight_sum=0.0)], "d: the weights of all examples are 0"),
+    ],
+)
+def test_blocks_that_do_not_fit_together_are_named(parts: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        merge_summaries(parts, name="d")
 
 
 def test_a_spec_without_a_path_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"data\.path is missing: local path, or URL"):
         source_from_spec({"format": "svmlight"})
+
+
+# --- surveys of columns ---------------------------------------------------------------------------
+
+Y = np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+NOISE = np.array([0.3, -0.9, 0.5, 0.1, 0.7, -0.2])
+
+
+def test_medians_and_moments_of_blocks_are_those_of_the_whole() -> None:
+    x = np.random.default_rng(0).normal(size=50_000) ** 3
+    parts = [survey_numbers([some]) for some in np.array_split(x, 7)]
+    rank = (x < merge_surveys(parts).median).mean()
+    assert rank == pytest.approx(0.5, abs=1 / POINTS_MAX)
+    few = [survey_numbers([np.array([1.0, np.nan, 3.0])]), survey_numbers([np.array([8.0, 3.5])])]
+    assert (merge_surveys(few).median, merge_surveys(few).mean) == (3.25, 15.5 / 4)
+    assert merged(NOISE).correlation == pytest.approx(np.corrcoef(NOISE, Y)[0, 1])
+
+
+def merged(column: Any) -> Any:
+    return merge_moments([moments_of(column[:2], Y[:2]), moments_of(column[2:], Y[2:])])
+
+
+def test_a_column_or_a_value_that_is_nearly_the_label_is_named_once() -> None:
+    moments = {"copy": merged(3.0 - 2.0 * Y + 1e-4 * NOISE), "noise": merged(NOISE)}
+    (warning,) = column_warnings(moments)
+    assert warning.startswith("column 'copy' is nearly the label (correlation -1.0000): if it")
+    X, names = np.column_stack([Y, 1.0 - Y]), ["status=late", "status=on time"]
+    parts = [moments_of_values("status", names, X[k], Y[k]) for k in (slice(0, 2), slice(2, 6))]
+    moments = {name: merge_moments([part[name] for part in parts]) for name in names}
+    (warning,) = column_warnings({**moments, "noise": merged(NOISE)})
+    assert warning == (
+        "column 'status' is nearly the label ('status=late': correlation 1.0000): if it is not "
+        "known when the model predicts, list it in data.ignore"
+    )

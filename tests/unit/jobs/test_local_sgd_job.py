@@ -37,9 +37,6 @@ def test_a_record_has_what_the_members_need():
     assert result["algorithm"] == result["algorithm"] | expected | {"seed": 5, "epochs": 7}
     known = ("absent", "placement", "holders", "chunk_bytes")
     assert [result[key] for key in known] == ["reload", "random", 1, 200 * 1024]
-
-
-def test_a_given_chunk_size_is_used():
     assert record(chunk_size="1 MiB")["chunk_bytes"] == 2**20
 
 
@@ -68,8 +65,6 @@ def test_callables_are_named_by_their_import_path():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: em.LocalSGD(model="resnet"), r"LocalSGD.model: got 'resnet', wanted cnn"),
-        (lambda: em.LocalSGD(rate_rule="sqr"), r"LocalSGD.rate_rule.*did you mean 'sqrt'"),
         (
             lambda: record(absent="taylor"),
             "algorithm local_sgd cannot follow, but batch_gradient; use reload",
@@ -79,7 +74,6 @@ def test_callables_are_named_by_their_import_path():
             lambda: record(stop=em.Stop(epochs=1, objective=0.1)),
             "local_sgd computes only the mean loss of the last",
         ),
-        (lambda: record(em.CoCoA()), r"stop.epochs: local_sgd counts epochs, cocoa does not"),
         (lambda: record(policies=["knee"]), "decides by the duality gap"),
         (lambda: record(warm_start={}), "warm_start: no arrays in what was given; wanted"),
     ],

@@ -47,16 +47,22 @@ def result_of(reply, job=RECORD):
     return make_result(outcome, job=job, story=(), run_dir=None), outcome
 
 
-def test_a_model_knows_its_classes_and_predicts_them():
-    result, _ = result_of(answer())
+def test_an_answer_becomes_a_model_a_page_and_a_short_text(tmp_path):
+    result, _ = result_of(answer(), job={"name": "toy", **RECORD})
     assert result.model.coef_.tolist() == [[1.0, -1.0]]
     assert result.model.classes_.tolist() == [0.0, 1.0]
-    assert result.model.predict(X).tolist() == [1.0, 0.0, 0.0, 1.0]
-    assert result.model.predict(scipy.sparse.csr_matrix(X)).tolist() == [1.0, 0.0, 0.0, 1.0]
-
-
-def test_a_job_that_ended_before_its_first_round_has_no_model():
+    for rows in (X, scipy.sparse.csr_matrix(X)):
+        assert result.model.predict(rows).tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert "toy" in result.report(tmp_path / "page.html").read_text()
+    assert len(repr(result)) < 300
+    assert repr(result).startswith("<Result of toy: 0 rounds (no end); model LinearModel(")
+    assert repr(CoCoA(l2=0.1)) == "CoCoA(l2=0.1)"
+    assert repr(from_arrays(X, Y)) == "ArraySource(4 rows, 2 columns, 96 B)"
     assert result_of(answer(arrays={}, history=[]))[0].model is None
+    # A failed job's answer is not an error of the request.
+    reply = answer(state="failed", error=error_to_dict(DataError("line 3: no number")))
+    assert unwrap_reply(reply) is reply
+    assert result_of(reply)[0].summary["error"] == "line 3: no number"
 
 
 @pytest.mark.parametrize(
@@ -101,18 +107,6 @@ def test_the_best_constant_of_each_kind_of_loss():
     counts = np.array([1.0, 1.0, 4.0])
     assert least(counts, loss="poisson") == pytest.approx((counts @ np.log(counts / 2)) / 3)
     assert least(np.arange(1e4) + 0.5, loss="squared") is None
-
-
-def test_a_result_without_directory_still_reports(tmp_path):
-    result, _ = result_of(answer(), job={"name": "toy", **RECORD})
-    page = result.report(tmp_path / "page.html")
-    assert "toy" in page.read_text()
-
-
-def test_a_failed_jobs_answer_is_not_an_error_of_the_request():
-    reply = answer(state="failed", error=error_to_dict(DataError("line 3: no number")))
-    assert unwrap_reply(reply) is reply
-    assert result_of(reply)[0].summary["error"] == "line 3: no number"
 
 
 def test_a_saved_result_is_read_back_whole(tmp_path):
@@ -162,11 +156,3 @@ def test_a_history_is_rows_and_a_table():
     assert list(table.columns) == ["round", "gap", "test_auroc", "members", "kind"]
     assert (history, table["round"].tolist()) == (rows, [0, 1])
     assert "<table" in history._repr_html_()
-
-
-def test_results_models_and_settings_are_short_to_read():
-    result, _ = result_of(answer(), job={"name": "toy", **RECORD})
-    assert len(repr(result)) < 300
-    assert repr(result).startswith("<Result of toy: 0 rounds (no end); model LinearModel(")
-    assert repr(CoCoA(l2=0.1)) == "CoCoA(l2=0.1)"
-    assert repr(from_arrays(X, Y)) == "ArraySource(4 rows, 2 columns, 96 B)"

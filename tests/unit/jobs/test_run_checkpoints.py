@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,7 @@ def test_runs_of_job_files_keep_checkpoints_except_on_another_users_scheduler(tm
     results = setting_of(tmp_path, checkpoint={"path": "kept", "every": 1})
     assert results == Checkpoint(path=str(tmp_path / "kept"), every=1.0)
     assert setting_of(tmp_path, checkpoint="hdfs://nn/run") == Checkpoint(path="hdfs://nn/run")
-
-
-def test_a_job_from_python_keeps_none_by_default(tmp_path):
+    # A job from Python keeps none by default.
     assert checkpoint_setting(None) is False
     assert checkpoint_setting(True) == Checkpoint()
     assert checkpoint_setting(tmp_path) == Checkpoint(path=str(tmp_path))
@@ -71,17 +68,22 @@ def test_validation_data_that_were_in_memory_are_given_again():
     assert resume_call("a", record).endswith(", validate=em.from_arrays(X, y))")
 
 
-def test_a_run_reports_why_it_cannot_be_resumed(tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no run \(there is no job\.yaml\)"):
-        interrupted_run(tmp_path, Checkpoint())
-    (tmp_path / "job.yaml").write_text("name: x\n")
-    with pytest.raises(ConfigError, match="was interrupted before the first one; run it from its"):
-        interrupted_run(tmp_path, Checkpoint())
-    with pytest.raises(ConfigError, match="keeps none"):
-        interrupted_run(tmp_path, False)
-    (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3}))
-    with pytest.raises(ConfigError, match="the run has ended"):
-        interrupted_run(tmp_path, Checkpoint())
+def test_a_run_reports_why_it_cannot_be_resumed_and_where_its_checkpoints_are(tmp_path):
+    elsewhere = Checkpoint(path="/of/the/scheduler")
+    first = "was interrupted before the first one; run it from its"
+    for name, text, checkpoint, words in (
+        ("", "", Checkpoint(), r"holds no run \(there is no job\.yaml\)"),
+        ("job.yaml", "name: x\n", Checkpoint(), first),
+        ("job.yaml", "name: x\n", Checkpoint(path=str(tmp_path)), first),
+        ("job.yaml", "name: x\n", False, "keeps none"),
+        ("summary.json", '{"rounds": 3}', Checkpoint(), "the run has ended"),
+    ):
+        if name:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            interrupted_run(tmp_path, checkpoint)
+    (tmp_path / "summary.json").unlink()
+    assert interrupted_run(tmp_path, elsewhere).place == "/of/the/scheduler"
 
 
 def test_a_story_cut_off_by_a_kill_shows_the_runs_progress(tmp_path):
@@ -109,12 +111,3 @@ def test_only_checkpoints_are_removed_when_the_job_is_done(tmp_path):
     forget_checkpoints(job_record({"checkpoint": {"path": str(place)}}))
     assert not place.exists()
     assert place.parent.exists()
-
-
-def test_checkpoints_on_the_schedulers_host_are_looked_for_there(tmp_path):
-    (tmp_path / "job.yaml").write_text("name: x\n")
-    elsewhere = Checkpoint(path="/of/the/scheduler")
-    assert interrupted_run(tmp_path, elsewhere).place == "/of/the/scheduler"
-    here = Checkpoint(path=str(tmp_path))
-    with pytest.raises(ConfigError, match="was interrupted before the first one"):
-        interrupted_run(tmp_path, here)

@@ -28,19 +28,21 @@ def ended(r, **more):
     return {"t": 0.5 * r, "event": "RoundEnded", "cause": "trainer", "idle": False, **row}
 
 
-def test_story_and_history_are_on_disk_as_soon_as_they_are_recorded(tmp_path):
-    directory = RunDirectory(tmp_path / "run").open(JOB)
-    directory.on_records([{"t": 0.0, "event": "JobStarted", "name": "toy"}, ended(0), ended(1)])
-    seen = read_run(tmp_path / "run")
-    assert [record.event for record in seen.records] == [
-        "JobStarted",
-        "RoundEnded",
-        "RoundEnded",
-    ]
-    assert seen.history.column("objective").tolist() == [1.0, 0.5]
-    assert seen.history.column("seconds").tolist() == [0.0, 0.5]
-    assert seen.state == "unfinished"
-    directory.close()
+def test_a_run_is_on_disk_as_soon_as_it_is_recorded_and_late_columns_are_added(tmp_path):
+    with RunDirectory(tmp_path / "run").open(JOB) as directory:
+        directory.on_records([{"t": 0.0, "event": "JobStarted", "name": "toy"}, ended(0)])
+        directory.on_records([ended(1, probes=3), ended(2, probes=4)])
+        seen = read_run(tmp_path / "run")
+        assert [record.event for record in seen.records] == ["JobStarted", *["RoundEnded"] * 3]
+        assert seen.history.column("objective").tolist() == [1.0, 0.5, 1 / 3]
+        assert seen.history.column("seconds").tolist() == [0.0, 0.5, 1.0]
+        assert seen.state == "unfinished"
+        directory.write_summary({"gap": float("nan"), "rounds": np.int64(3), "at": Path("/x")})
+    lines = (tmp_path / "run" / "history.csv").read_text().splitlines()
+    assert lines[0] == ",".join([*FIRST_COLUMNS, "probes"])
+    assert [line.rsplit(",", 1)[1] for line in lines[1:]] == ["", "3", "4"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary == {"gap": None, "rounds": 3, "at": "/x"}  # strict JSON
 
 
 def test_a_killed_writer_leaves_a_run_that_can_be_read(tmp_path):
@@ -59,30 +61,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert sorted(os.listdir(path)) == ["history.csv", "job.yaml", "story.jsonl"]
 
 
-def test_a_column_that_appears_late_is_added_to_the_written_file(tmp_path):
-    with RunDirectory(tmp_path).open(JOB) as directory:
-        directory.on_records([ended(0), ended(1, probes=3), ended(2, probes=4)])
-    lines = (tmp_path / "history.csv").read_text().splitlines()
-    assert lines[0] == ",".join([*FIRST_COLUMNS, "probes"])
-    assert [line.rsplit(",", 1)[1] for line in lines[1:]] == ["", "3", "4"]
-
-
-def test_the_summary_is_strict_json(tmp_path):
-    with RunDirectory(tmp_path).open(JOB) as directory:
-        directory.write_summary({"gap": float("nan"), "rounds": np.int64(3), "at": Path("/x")})
-    assert json.loads((tmp_path / "summary.json").read_text()) == {
-        "gap": None,
-        "rounds": 3,
-        "at": "/x",
-    }
-
-
-def test_a_directory_that_holds_a_run_is_left_alone(tmp_path):
-    RunDirectory(tmp_path).open(JOB).close()
-    with pytest.raises(ConfigError, match="holds a run already; give another directory"):
-        RunDirectory(tmp_path).open(JOB)
-
-
 @pytest.mark.parametrize("name", ["job.yaml", "history.csv", "model.npz", "report.html"])
 def test_another_file_is_not_overwritten(tmp_path, name):
     # `run job.yaml --out .` overwrote the job file, and removed it when the data were wrong.
@@ -92,42 +70,33 @@ def test_another_file_is_not_overwritten(tmp_path, name):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_discarding_removes_everything_that_the_run_created(tmp_path):
+def test_a_path_that_cannot_be_a_run_is_refused_without_writing(tmp_path, monkeypatch):
+    RunDirectory(tmp_path / "old").open(JOB).close()
+    with pytest.raises(ConfigError, match="holds a run already; give another directory"):
+        RunDirectory(tmp_path / "old").open(JOB)
+    with pytest.raises(ConfigError, match="a run cannot be written there"):
+        RunDirectory(tmp_path / "old" / "job.yaml" / "run").open(JOB)
+    check_free(tmp_path / "new" / "run")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="no permission to write"):
+        check_free(tmp_path / "new" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_discarding_removes_what_the_run_created_and_keeps_what_others_did(tmp_path):
     # A run of wrong data left a directory, so that the same command was refused after the data had
     # been corrected.
     directory = RunDirectory(tmp_path / "runs" / "one").open(JOB)
     directory.on_records([{"event": "JobStarted"}])
     directory.discard()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_discarding_keeps_what_others_created(tmp_path):
     (tmp_path / "notes").write_text("mine")
-    (tmp_path / "runs").mkdir()
     RunDirectory(tmp_path).open(JOB).discard()
     directory = RunDirectory(tmp_path / "runs" / "one").open(JOB)
     (tmp_path / "runs" / "one" / "plot").write_text("mine")
     directory.discard()
-    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
-        "notes",
-        "runs",
-        "runs/one",
-        "runs/one/plot",
-    ]
-
-
-def test_a_path_is_checked_without_writing(tmp_path, monkeypatch):
-    check_free(tmp_path / "new" / "run")
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match="no permission to write"):
-        check_free(tmp_path / "new" / "run")
-
-
-def test_an_unwritable_path_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="a run cannot be written there"):
-        RunDirectory(tmp_path / "file" / "run").open(JOB)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["notes", "runs", "runs/one", "runs/one/plot"]
 
 
 def test_a_run_is_named_after_job_and_time_and_never_twice(tmp_path, monkeypatch):
@@ -139,21 +108,16 @@ def test_a_run_is_named_after_job_and_time_and_never_twice(tmp_path, monkeypatch
     assert str(default_run_path("my job/1", now)) == "runs/my-job-1-20260304-050607-2"
 
 
-def interrupted_run(path):
-    """Write a run that was interrupted after two rounds."""
-    with RunDirectory(path).open(JOB) as directory:
-        directory.on_records([ended(0), ended(1)])
-        directory.write_model({"coef": np.ones(2)})
-        directory.write_summary({"name": "toy", "reason": "interrupted"})
-
-
 def contents(path):
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
-def test_a_resumed_run_stays_unchanged_until_its_story_is_written_again(tmp_path):
+def test_a_resumed_run_stays_unchanged_until_there_is_progress(tmp_path):
     # An interrupt between the two left an empty story, and neither model nor summary.
-    interrupted_run(tmp_path)
+    with RunDirectory(tmp_path).open(JOB) as directory:
+        directory.on_records([ended(0), ended(1)])
+        directory.write_model({"coef": np.ones(2)})
+        directory.write_summary({"name": "toy", "reason": "interrupted"})
     before = contents(tmp_path)
     with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
         assert directory.is_as_before
@@ -161,20 +125,11 @@ def test_a_resumed_run_stays_unchanged_until_its_story_is_written_again(tmp_path
     with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
         directory.discard()
     assert contents(tmp_path) == before
-
-
-def test_the_model_of_a_resumed_run_stays_until_there_is_progress(tmp_path):
-    # A run that was interrupted again at once had lost its model.
-    interrupted_run(tmp_path)
     with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
         directory.on_records([ended(0), ended(1), {"t": 1.0, "event": "JobResumed"}])
         assert not directory.is_as_before
-        assert {p.name for p in tmp_path.iterdir()} == {
-            "history.csv",
-            "job.yaml",
-            "model.npz",
-            "story.jsonl",
-        }
+        names = {"history.csv", "job.yaml", "model.npz", "story.jsonl"}
+        assert contents(tmp_path).keys() == names
         directory.on_records([ended(2)])
         assert not (tmp_path / "model.npz").exists()
         directory.write_model({"coef": np.zeros(2)})

@@ -1,4 +1,4 @@
-"""Models are functions of rows: any container, one file, the same predictions."""
+"""Models are functions of rows: any container, one file, the same predictions everywhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 from click.testing import CliRunner
-from sklearn.metrics import d2_tweedie_score
+from sklearn.metrics import accuracy_score, d2_tweedie_score
 
 import elasticml as em
 from elasticml.cli.predict import predict
@@ -29,6 +30,22 @@ from elasticml.models.row_input import RowInput
 
 N = 300
 BINARY = {"name": "batch_gradient", "loss": "logistic"}
+#: Algorithms whose models are functions of the table below.
+KINDS: dict[str, dict[str, Any]] = {
+    "logistic": BINARY,
+    "hinge": {"name": "cocoa", "loss": "hinge"},
+    "poisson": {"name": "batch_gradient", "loss": "poisson"},
+    "gamma": {"name": "batch_gradient", "loss": "gamma"},
+    "tweedie": {"name": "batch_gradient", "loss": "tweedie", "power": 1.7},
+    "kmeans": {"name": "async_sgd", "problem": "kmeans", "k": 3},
+}
+POWERS = {"poisson": 1.0, "gamma": 2.0, "tweedie": 1.7}
+OPTIONS: dict[str, Any] = {
+    "missing": "median",
+    "missing_indicator": True,
+    "max_categories": 10,
+    "categorical": ["gate"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +66,12 @@ def frame() -> pd.DataFrame:
     return table
 
 
-OPTIONS: dict[str, Any] = {
-    "missing": "median",
-    "missing_indicator": True,
-    "max_categories": 10,
-    "categorical": ["gate"],
-}
-
-
 @pytest.fixture(scope="module")
 def folder(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flights")
     frame.to_csv(folder / "rows.csv", index=False)
-    pq.write_table(
-        pa.Table.from_pandas(frame, preserve_index=False),
-        folder / "rows.parquet",
-        row_group_size=70,
-    )
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    pq.write_table(table, folder / "rows.parquet", row_group_size=70)
     return folder
 
 
@@ -93,113 +99,174 @@ class Exporting:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
-def test_every_container_gives_the_same_predictions(frame: pd.DataFrame, folder: Path) -> None:
+# --- a contract of models: rows in any form, saved, pickled, exported -----------------------------
+
+
+METHODS = {
+    "logistic": ("predict", "decision_function", "predict_proba"),
+    "hinge": ("predict", "decision_function"),
+    "kmeans": ("predict", "transform"),
+}
+
+
+def outputs(model: Any, kind: str, X: Any) -> dict[str, Any]:
+    """Everything that a model says of rows."""
+    return {name: getattr(model, name)(X) for name in METHODS.get(kind, ("predict",))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_container_gives_the_same_predictions(frame, folder, kind) -> None:
     dd = pytest.importorskip("dask.dataframe")
-    model = trained(folder)
-    want = model.decision_function(frame)
-    table = pa.Table.from_pandas(frame, preserve_index=False)
+    model: Any = trained(folder, KINDS[kind])
+    X, table = frame.drop(columns="late"), pa.Table.from_pandas(frame, preserve_index=False)
+    wanted = outputs(model, kind, X)
     lazy = dd.from_pandas(frame, npartitions=4)
-    for X in (
-        frame.drop(columns="late"),
+    for rows in (
         frame[frame.columns[::-1]].astype({"carrier": "category"}),
         table,
         Exporting(table),
-        frame.drop(columns="late").to_numpy(object),
+        X.to_numpy(object),
         str(folder / "rows.csv"),
         folder / "rows.parquet",
         lazy,
     ):
-        np.testing.assert_array_equal(np.asarray(model.decision_function(X)), want)
-    margins = [float(model.decision_function(frame.iloc[[i]])[0]) for i in range(0, N, 37)]
-    assert margins == want[::37].tolist()
-    predicted = model.predict(lazy).compute()
-    pd.testing.assert_index_equal(predicted.index, frame.index)
-    assert predicted.tolist() == model.predict(frame).tolist()
-    assert set(model.predict(frame)) == {"no", "yes"}
-    np.testing.assert_array_equal(model.predict_proba(lazy).compute(), model.predict_proba(frame))
-    assert (
-        model.score(frame) == model.score(folder / "rows.csv") == model.score(frame, frame["late"])
+        for name, values in outputs(model, kind, rows).items():
+            np.testing.assert_array_equal(np.asarray(values), wanted[name])
+    one_by_one = [model.predict(X.iloc[[i]])[0] for i in range(0, N, 37)]
+    assert one_by_one == wanted["predict"][::37].tolist()
+    pd.testing.assert_index_equal(model.predict(lazy).compute().index, frame.index)
+
+
+def onnx_outputs(model: Any, inputs: dict[str, Any]) -> list[Any]:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    return runtime.InferenceSession(model.to_onnx().SerializeToString()).run(None, inputs)
+
+
+def onnx_inputs(frame: pd.DataFrame) -> dict[str, Any]:
+    inputs: dict[str, Any] = {}
+    for name in ("carrier", "tail", "gate"):
+        values = ["" if pd.isna(value) else str(value) for value in frame[name]]
+        inputs[name] = np.array(values, dtype=object)[:, None]
+    inputs["delay"] = frame[["delay"]].to_numpy()
+    days = (frame[["when"]] - pd.Timestamp("1970-01-01")) / pd.Timedelta(1, "D")
+    inputs["when"] = days.to_numpy()
+    return inputs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_a_pickled_and_an_exported_model_say_the_same(
+    frame, folder, tmp_path, kind
+) -> None:
+    model: Any = trained(folder, KINDS[kind])
+    X = frame.drop(columns="late")
+    wanted = outputs(model, kind, X)
+    model.save(tmp_path / "model.npz")
+    saved = load_model(tmp_path)  # a run's directory
+    assert repr(saved) == repr(model)
+    for again in (saved, pickle.loads(pickle.dumps(model))):
+        for name, values in outputs(again, kind, X).items():
+            np.testing.assert_array_equal(values, wanted[name])
+    pipeline = pickle.loads(pickle.dumps(model.to_sklearn()))
+    for missing in (None, np.nan):
+        for name in ("carrier", "tail"):
+            values = [missing if pd.isna(value) else value for value in frame[name]]
+            X[name] = pd.Series(values, dtype=object)
+        for name, values in outputs(pipeline, kind, X).items():
+            if values.dtype.kind in "OU":
+                assert values.tolist() == wanted[name].tolist()
+            else:
+                np.testing.assert_allclose(values, wanted[name], rtol=1e-6, atol=1e-9)
+    first, *others = onnx_outputs(model, onnx_inputs(frame))
+    if kind in POWERS:
+        np.testing.assert_allclose(first[:, 0], wanted["predict"], rtol=1e-10)
+        return
+    assert first.tolist() == wanted["predict"].tolist()
+    other = others[0][:, 1] if kind == "hinge" else others[0]
+    np.testing.assert_allclose(other, [*wanted.values()][-1], atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "kmeans"])
+def test_scores_are_scikit_learns(frame, folder, kind) -> None:
+    model: Any = trained(folder, KINDS[kind])
+    X = frame.drop(columns="late")
+    y, weights = frame["late"], np.arange(N) % 3
+    if kind in POWERS:
+        y = np.random.default_rng(2).gamma(2.0, size=N)
+        wanted = d2_tweedie_score(y, model.predict(X), power=POWERS[kind])
+    else:
+        wanted = accuracy_score(y, model.predict(X))
+        assert model.score(frame) == model.score(folder / "rows.csv") == wanted
+        by_weight = accuracy_score(y, model.predict(X), sample_weight=weights)
+        assert model.score(X, y, weights) == pytest.approx(by_weight)
+    assert model.score(X, y) == pytest.approx(wanted, rel=1e-12)
+    assert model.to_sklearn().score(X, y) == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("one_against_rest", [False, True])
+def test_models_of_numbers_are_exported_too(one_against_rest: bool) -> None:
+    rng = np.random.default_rng(2)
+    X, arrays = (
+        rng.normal(size=(30, 4)),
+        {"coef": rng.normal(size=(3, 4)), "intercept": np.eye(3)[0]},
     )
+    model = LinearModel(arrays, list("abc"), loss="logistic", one_against_rest=one_against_rest)
+    labels, probabilities = onnx_outputs(model, {"X": X})
+    assert labels.tolist() == model.predict(X).tolist()
+    np.testing.assert_allclose(probabilities, model.predict_proba(X), atol=1e-12)
+    line = LinearModel({"coef": arrays["coef"][:1], "intercept": np.ones(1)}, None)
+    np.testing.assert_allclose(line.to_sklearn().predict(X), line.predict(X), atol=1e-12)
 
 
-def test_a_saved_model_predicts_the_same(frame: pd.DataFrame, folder: Path) -> None:
-    model = trained(folder)
-    model.save(folder / "model.npz")
-    again = load_model(folder)  # a run's directory
-    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
-    assert repr(again) == repr(model)
-    assert "classes no / yes" in repr(model)
-    assert again.classes_.tolist() == ["no", "yes"]
-    assert (
-        pickle.loads(pickle.dumps(model)).predict(frame).tolist() == model.predict(frame).tolist()
-    )
+def test_the_command_predicts_files(frame, folder, tmp_path) -> None:
+    model: Any = trained(folder)
+    model.save(tmp_path / "m.npz")
+    before = (tmp_path / "m.npz").read_bytes()
+
+    def run(*arguments: Any) -> Any:
+        return CliRunner().invoke(predict, [str(tmp_path / "m.npz"), *map(str, arguments)])
+
+    for name in ("rows.csv", "rows.parquet"):
+        assert run(folder / name, "--out", tmp_path / "out.parquet").exit_code == 0
+        table = pq.read_table(tmp_path / "out.parquet").to_pandas()
+        assert table["prediction"].tolist() == model.predict(frame).tolist()
+        assert table["probability_yes"].tolist() == model.predict_proba(frame)[:, 1].tolist()
+        assert run(folder / name, "--out", tmp_path / "out.csv", "--keep", "tail").exit_code == 0
+        assert pd.read_csv(tmp_path / "out.csv")["tail"].tolist() == frame["tail"].tolist()
+    assert not list(tmp_path.glob(".*.part"))
+    for number, file in enumerate((folder / "rows.csv", tmp_path / "m.npz")):
+        linked = tmp_path / f"{number}.linked.csv"  # what is read is not replaced
+        linked.hardlink_to(file)
+        done = run(folder / "rows.csv", "--out", linked)
+        assert "is the file to read; give another name" in done.output
+    assert (tmp_path / "m.npz").read_bytes() == before
 
 
-def test_files_that_are_no_models_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="does not exist"):
-        load_model(tmp_path / "none.npz")
-    (tmp_path / "text.npz").write_text("no model")
-    with pytest.raises(DataError, match="not a model file, or is damaged"):
-        load_model(tmp_path / "text.npz")
-    np.savez(tmp_path / "arrays.npz", coef=[[1.0]], intercept=[0.5])
-    with pytest.raises(DataError, match="arrays coef, intercept and no header"):
-        load_model(tmp_path / "arrays.npz")
-    np.savez(tmp_path / "objects.npz", coef=np.array([None]))
-    with pytest.raises(DataError, match="not a model file"):
-        load_model(tmp_path / "objects.npz")
-    arrays = trained(folder).file_arrays()
-    header = json.loads(bytes(arrays[HEADER]))
-    for change, message in (
-        ({"version": 2, "package": "9.1"}, "version 2, wanted 1; read it with elasticml 9.1"),
-        ({"kind": "forest"}, "kind 'forest', wanted linear, kmeans or network"),
-        ({"rows": {}}, "damaged header"),
-        ({"rows": header["rows"] | {"n_columns": 3}}, "its header 3; save the model again"),
-        ({"format": "another"}, "a file of format 'another', wanted 'elasticml model'"),
-        ({"classes": ["no"]}, "damaged header .*classes of shape .* for 1 rows of coef"),
-        ({"classes": 2}, "damaged header .*classes of shape"),
-        (with_first_column(header, kind="forest"), "columns.0.kind: got 'forest'"),
-        (with_first_column(header, kind="hash", buckets=-3), "columns.0.buckets: got -3"),
-    ):
-        text = json.dumps(header | change).encode()
-        np.savez(tmp_path / "m.npz", **{**arrays, HEADER: np.frombuffer(text, np.uint8)})
-        with pytest.raises(DataError, match=message):
-            load_model(tmp_path / "m.npz")
-    # More encoded columns than the model has are cut; the names of all would fill the memory.
-    many = json.dumps(header | with_first_column(header, kind="hash", buckets=10**12)).encode()
-    np.savez(tmp_path / "m.npz", **{**arrays, HEADER: np.frombuffer(many, np.uint8)})
-    assert load_model(tmp_path / "m.npz").get_feature_names_out()[-1] == "carrier#20"
-    for change, message in (
-        ({"intercept": np.zeros(9)}, "1 rows of coef and 9 intercepts"),
-        ({"coef": arrays["coef"][None]}, "coef has shape"),
-        ({"coef": arrays["coef"].astype(str)}, "coef has shape"),
-    ):
-        np.savez(tmp_path / "m.npz", **{**arrays, **change})
-        with pytest.raises(DataError, match=message):
-            load_model(tmp_path / "m.npz")
+# --- names and rows -------------------------------------------------------------------------------
 
 
-def with_first_column(header: dict[str, Any], **change: Any) -> dict[str, Any]:
-    rows = header["rows"]
-    first, *others = rows["encoder"]["columns"]
-    encoder = rows["encoder"] | {"columns": [first | change, *others]}
-    return {"rows": rows | {"encoder": encoder}}
-
-
-def test_a_model_names_its_columns_as_scikit_learn_does(folder: Path) -> None:
-    model = trained(folder)
+def test_a_model_names_its_columns_as_scikit_learn_does(folder, tmp_path) -> None:
+    model: Any = trained(folder)
     names = model.get_feature_names_out()
     assert model.feature_names_in_.tolist() == ["carrier", "tail", "delay", "gate", "when"]
     assert names.shape == model.coef_.shape[1:]
     assert names[:2].tolist() == ["carrier=9E", "carrier=AA"]
+    assert "classes no / yes" in repr(model)
+    assert model.classes_.tolist() == ["no", "yes"]
     numbers = LinearModel({"coef": np.ones((1, 2)), "intercept": np.zeros(1)}, None)
     assert not hasattr(numbers, "feature_names_in_")
     assert numbers.get_feature_names_out().tolist() == ["x0", "x1"]
-
-
-def test_the_repr_of_a_model_cuts_categories_of_long_text() -> None:
     rows = RowInput(n_columns=1, names=("plot=" + "long ago " * 100,))
     told = repr(LinearModel({"coef": np.ones((1, 1)), "intercept": np.zeros(1)}, None, rows=rows))
     assert "largest: plot=long ago long ago long ago long ag… +1" in told
+    # pandas names the column of an index without a name otherwise than a file.
+    path = tmp_path / "rows.csv"
+    pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0, 1, 1]}).to_csv(path)
+    source = survey_all(read_csv(str(path), "y", missing="mean"))
+    arrays = {"coef": np.array([[1.0, -1.0]]), "intercept": np.zeros(1)}
+    other: Any = model_of_job(BINARY, merge_summaries([source.read(0, None, 1)[1]]), arrays)
+    assert other.feature_names_in_.tolist() == ["", "a"]
+    assert other.predict(pd.read_csv(path)).tolist() == other.predict(path).tolist()
 
 
 @pytest.mark.parametrize(
@@ -210,25 +277,95 @@ def test_the_repr_of_a_model_cuts_categories_of_long_text() -> None:
         (np.array([["a", "b"]]), "X holds something else than numbers"),
         (pd.Series([1.0, 2.0]), "cannot be read as a table|wanted rows and columns"),
         (pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), "cannot be read as a table"),
+        ("none.npy", "^data file none.npy does not exist"),
+        ("memory://models/none.npy", "^data file memory://models/none.npy does not exist"),
     ],
 )
 def test_rows_that_are_no_numbers_have_no_prediction(X: Any, message: str) -> None:
     model = LinearModel({"coef": np.ones((1, 2)), "intercept": np.zeros(1)}, [0, 1])
-    with pytest.raises(DataError, match=message):
+    with pytest.raises((ConfigError, DataError), match=message):
         model.predict(X)
-    assert model.predict(np.full((1, 2), 1e308)).tolist() == [1]  # the sum is infinite
+    with fsspec.open("memory://models/rows.npy", "wb") as file:
+        np.save(file, np.full((1, 2), 1e308))  # the sum is infinite
+    assert model.predict("memory://models/rows.npy").tolist() == [1]
 
 
-def test_a_frame_of_pandas_has_the_column_without_a_name(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0, 1, 1]}).to_csv(path)  # the index has no name
-    source = survey_all(read_csv(str(path), "y", missing="mean"))
-    facts = merge_summaries([source.read(0, None, 1)[1]])
-    arrays = {"coef": np.array([[1.0, -1.0]]), "intercept": np.zeros(1)}
-    model = model_of_job(BINARY, facts, arrays)
-    assert model is not None
-    assert model.feature_names_in_.tolist() == ["", "a"]
-    assert model.predict(pd.read_csv(path)).tolist() == model.predict(path).tolist()
+def test_unknown_values_and_missing_and_extra_columns_follow_the_settings(frame, folder) -> None:
+    model: Any = trained(folder)
+    some = frame.drop(columns="late").head(2).assign(gate=[9, 9], more=1)
+    model.predict(some)
+    strict = trained(
+        folder, unknown="error", extra_columns="error", missing_columns="fill", max_categories=50
+    )
+    strict.predict(frame.drop(columns="delay"))
+    hinge: Any = trained(folder, KINDS["hinge"])
+    for call, words in (
+        (lambda: model.predict(frame.drop(columns="delay")), "X lacks column 'delay', wanted 'car"),
+        (lambda: model.predict(np.ones((2, 3))), r"wanted \d+ columns \(5 before encoding\)"),
+        (lambda: strict.predict(some), "X has column 'more', which training did not have"),
+        (
+            lambda: strict.predict(some.drop(columns="more")),
+            "column 'gate': value is 9, wanted one",
+        ),
+        (lambda: hinge.predict_proba(frame), "loss is hinge, which has no probabilities"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=words):
+            call()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def with_first_column(header: dict[str, Any], **change: Any) -> dict[str, Any]:
+    rows = header["rows"]
+    first, *others = rows["encoder"]["columns"]
+    encoder = rows["encoder"] | {"columns": [first | change, *others]}
+    return {"rows": rows | {"encoder": encoder}}
+
+
+def test_files_that_are_no_models_are_refused(folder, tmp_path) -> None:
+    path = tmp_path / "m.npz"
+    arrays = trained(folder).file_arrays()
+    header = json.loads(bytes(arrays[HEADER]))
+
+    def write(**changes: Any) -> None:
+        np.savez(path, **{**arrays, **changes})
+
+    def write_header(change: dict[str, Any]) -> None:
+        write(**{HEADER: np.frombuffer(json.dumps(header | change).encode(), np.uint8)})
+
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_model(path)
+    for damage, message in (
+        (lambda: path.write_text("no model"), "not a model file, or is damaged"),
+        (lambda: np.savez(path, coef=np.array([None])), "not a model file"),
+        (lambda: np.savez(path, coef=[[1.0]], intercept=[0.5]), "coef, intercept and no header"),
+        (lambda: write_header({"version": 2, "package": "9.1"}), "2, wanted 1; read it with elast"),
+        (lambda: write_header({"kind": "forest"}), "'forest', wanted linear, kmeans or network"),
+        (lambda: write_header({"rows": {}}), "damaged header"),
+        (lambda: write_header({"rows": header["rows"] | {"n_columns": 3}}), "header 3; save the m"),
+        (lambda: write_header({"format": "another"}), "'another', wanted 'elasticml model'"),
+        (lambda: write_header({"classes": ["no"]}), "header .*classes of shape .* for 1 rows of c"),
+        (lambda: write_header({"classes": 2}), "damaged header .*classes of shape"),
+        (lambda: write_header(with_first_column(header, kind="forest")), "kind: got 'forest'"),
+        (lambda: write_header(with_first_column(header, kind="hash", buckets=-3)), "got -3"),
+        (lambda: write(intercept=np.zeros(9)), "1 rows of coef and 9 intercepts"),
+        (lambda: write(coef=arrays["coef"][None]), "coef has shape"),
+        (lambda: write(coef=arrays["coef"].astype(str)), "coef has shape"),
+    ):
+        damage()
+        with pytest.raises(DataError, match=message):
+            load_model(path)
+    # More encoded columns than the model has are cut; the names of all would fill the memory.
+    write_header(with_first_column(header, kind="hash", buckets=10**12))
+    assert load_model(path).get_feature_names_out()[-1] == "carrier#20"
+
+
+def test_centres_measure_distances() -> None:
+    centres = KMeansModel({"centres": np.array([[0.0, 0.0], [3.0, 4.0]])})
+    assert centres.transform(scipy.sparse.csr_array([[3.0, 4.0]])).tolist() == [[5, 0]]
+    assert centres.predict([[1.0, 0.0]]).tolist() == [0]
+    assert centres.score([[0.0, 1.0]]) == -1.0
 
 
 @pytest.mark.parametrize("key", ["model", "loss"])
@@ -270,63 +407,6 @@ def test_a_file_of_a_network_runs_no_code_that_it_names(
             load_model(path, trust="planted_code:net")
 
 
-def test_centres_measure_distances() -> None:
-    centres = KMeansModel({"centres": np.array([[0.0, 0.0], [3.0, 4.0]])})
-    assert centres.transform(scipy.sparse.csr_array([[3.0, 4.0]])).tolist() == [[5, 0]]
-    assert centres.predict([[1.0, 0.0]]).tolist() == [0]
-    assert centres.score([[0.0, 1.0]]) == -1.0
-
-
-def test_unknown_values_and_missing_and_extra_columns_follow_the_settings(
-    frame: pd.DataFrame, folder: Path
-) -> None:
-    model = trained(folder)
-    some = frame.drop(columns="late").head(2).assign(gate=[9, 9], more=1)
-    model.predict(some)
-    with pytest.raises(DataError, match="X lacks column 'delay', wanted 'carrier', 'tail'"):
-        model.predict(frame.drop(columns="delay"))
-    strict = trained(
-        folder, unknown="error", extra_columns="error", missing_columns="fill", max_categories=50
-    )
-    strict.predict(frame.drop(columns="delay"))
-    with pytest.raises(DataError, match="X has column 'more', which training did not have"):
-        strict.predict(some)
-    with pytest.raises(DataError, match=r"column 'gate': value is 9, wanted one that training saw"):
-        strict.predict(some.drop(columns="more"))
-    with pytest.raises(DataError, match=r"wanted \d+ columns \(5 before encoding\)"):
-        model.predict(np.ones((2, 3)))
-    with pytest.raises(ConfigError, match="loss is hinge, which has no probabilities"):
-        trained(folder, {"name": "cocoa"}).predict_proba(frame)
-
-
-@pytest.mark.parametrize("algorithm", [BINARY, {"name": "cocoa", "loss": "hinge"}])
-def test_a_pipeline_of_scikit_learn_predicts_the_same(
-    frame: pd.DataFrame, folder: Path, algorithm: dict[str, Any]
-) -> None:
-    model = trained(folder, algorithm)
-    pipeline = pickle.loads(pickle.dumps(model.to_sklearn()))
-    X = frame.drop(columns="late")
-    np.testing.assert_allclose(
-        pipeline.decision_function(X), model.decision_function(X), rtol=0, atol=1e-10
-    )
-    assert pipeline.predict(X).tolist() == model.predict(X).tolist()
-    assert pipeline.score(X, frame["late"]) == model.score(frame)
-
-
-@pytest.mark.parametrize("kind", ["logistic", "kmeans"])
-@pytest.mark.parametrize("missing", [None, np.nan])
-def test_a_pipeline_takes_none_and_nan_for_missing(
-    frame: pd.DataFrame, folder: Path, kind: str, missing: Any
-) -> None:
-    algorithm = {"name": "async_sgd", "problem": "kmeans", "k": 3}
-    model = trained(folder, BINARY if kind == "logistic" else algorithm)
-    X = frame.drop(columns="late")
-    for name in ("carrier", "tail"):
-        X[name] = pd.Series([missing if v is None or v != v else v for v in X[name]], dtype=object)
-    assert X["carrier"].isna().any()
-    assert model.to_sklearn().predict(X).tolist() == model.predict(frame).tolist()
-
-
 def test_scores_count_the_weights_in_the_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     table = pd.DataFrame({"x": rng.normal(size=60), "late": rng.integers(0, 2, 60)})
@@ -342,119 +422,3 @@ def test_scores_count_the_weights_in_the_data(tmp_path: Path) -> None:
         assert model.score(data) == expected
     assert estimator.score(source) == expected
     assert model.score(table, table["late"]) == right.mean()
-
-
-@pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
-def test_models_with_the_link_log_score_and_export_as_scikit_learns(
-    frame: pd.DataFrame, folder: Path, tmp_path: Path, loss: str
-) -> None:
-    power = {"poisson": 1.0, "gamma": 2.0, "tweedie": 1.7}[loss]
-    section = {"name": "batch_gradient", "loss": loss}
-    model = trained(folder, section | ({"power": power} if loss == "tweedie" else {}))
-    y = np.random.default_rng(2).gamma(2.0, size=N)
-    expected = d2_tweedie_score(y, model.predict(frame), power=power)
-    X = frame.drop(columns="late")
-    assert model.score(X, y) == pytest.approx(expected, rel=1e-12)
-    assert model.to_sklearn().score(X, y) == pytest.approx(expected, rel=1e-9)
-    model.save(tmp_path / "m.npz")
-    assert load_model(tmp_path / "m.npz").score(X, y) == model.score(X, y)
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
-    (values,) = session.run(None, onnx_inputs(frame))
-    np.testing.assert_allclose(values[:, 0], model.predict(frame), rtol=1e-10)
-
-
-def test_pipelines_of_regression_and_centres(frame: pd.DataFrame, folder: Path) -> None:
-    X = np.random.default_rng(0).normal(size=(20, 3))
-    line = LinearModel({"coef": np.array([[1.0, 2.0, -1.0]]), "intercept": np.ones(1)}, None)
-    np.testing.assert_allclose(line.to_sklearn().predict(X), line.predict(X), atol=1e-12)
-    centres = trained(folder, {"name": "async_sgd", "problem": "kmeans", "k": 3})
-    pipeline = centres.to_sklearn()
-    np.testing.assert_allclose(pipeline.transform(frame), centres.transform(frame), rtol=1e-6)
-    assert pipeline.predict(frame).tolist() == centres.predict(frame).tolist()
-
-
-def onnx_inputs(frame: pd.DataFrame) -> dict[str, Any]:
-    inputs: dict[str, Any] = {}
-    for name in ("carrier", "tail", "gate"):
-        values = ["" if pd.isna(value) else str(value) for value in frame[name]]
-        inputs[name] = np.array(values, dtype=object)[:, None]
-    inputs["delay"] = frame[["delay"]].to_numpy()
-    days = (frame[["when"]] - pd.Timestamp("1970-01-01")) / pd.Timedelta(1, "D")
-    inputs["when"] = days.to_numpy()
-    return inputs
-
-
-@pytest.mark.parametrize("kind", ["logistic", "hinge", "kmeans"])
-def test_onnx_predicts_the_same(frame: pd.DataFrame, folder: Path, kind: str) -> None:
-    pytest.importorskip("onnx")
-    runtime = pytest.importorskip("onnxruntime")
-    algorithm = {
-        "logistic": BINARY,
-        "hinge": {"name": "cocoa", "loss": "hinge"},
-        "kmeans": {"name": "async_sgd", "problem": "kmeans", "k": 3},
-    }[kind]
-    model = trained(folder, algorithm)
-    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
-    first, second = session.run(None, onnx_inputs(frame))
-    assert first.tolist() == model.predict(frame).tolist()
-    if kind == "logistic":
-        np.testing.assert_allclose(second, model.predict_proba(frame), atol=1e-10)
-    elif kind == "hinge":
-        np.testing.assert_allclose(second[:, 1], model.decision_function(frame), atol=1e-8)
-    else:
-        np.testing.assert_allclose(second, model.transform(frame), atol=1e-8)
-
-
-@pytest.mark.parametrize("one_against_rest", [False, True])
-def test_onnx_predicts_several_classes(one_against_rest: bool) -> None:
-    pytest.importorskip("onnx")
-    runtime = pytest.importorskip("onnxruntime")
-    rng = np.random.default_rng(2)
-    arrays = {"coef": rng.normal(size=(3, 4)), "intercept": rng.normal(size=3)}
-    classes, X = ["a", "b", "c"], rng.normal(size=(30, 4))
-    model = LinearModel(arrays, classes, loss="logistic", one_against_rest=one_against_rest)
-    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
-    labels, probabilities = session.run(None, {"X": X})
-    assert labels.tolist() == model.predict(X).tolist()
-    np.testing.assert_allclose(probabilities, model.predict_proba(X), atol=1e-12)
-
-
-def run(*arguments: str) -> None:
-    done = CliRunner().invoke(predict, list(arguments), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
-def test_the_command_predicts_files(frame: pd.DataFrame, folder: Path, name: str) -> None:
-    model = trained(folder)
-    model.save(folder / "m.npz")
-    out = folder / f"{name}.out.parquet"
-    run(str(folder / "m.npz"), str(folder / name), "--out", str(out))
-    table = pq.read_table(out).to_pandas()
-    assert table["prediction"].tolist() == model.predict(frame).tolist()
-    assert table["probability_yes"].tolist() == model.predict_proba(frame)[:, 1].tolist()
-    written = folder / f"{name}.out.csv"
-    run(str(folder / "m.npz"), str(folder / name), "--out", str(written), "--keep", "tail")
-    assert pd.read_csv(written)["tail"].tolist() == frame["tail"].tolist()
-    assert not list(folder.glob(".*.part"))
-    for file in (folder / name, folder / "m.npz"):  # what is read is not replaced
-        linked = folder / f"{file.name}.linked.csv"
-        linked.hardlink_to(file)
-        done = CliRunner().invoke(
-            predict, [str(folder / "m.npz"), str(folder / name), "--out", str(linked)]
-        )
-        linked.unlink()
-        assert "is the file to read; give another name" in done.output
-
-
-def test_rows_of_a_remote_array_are_predicted_and_a_missing_one_is_named() -> None:
-    import fsspec
-
-    model = em.Ridge().fit(np.eye(3), [1.0, 2.0, 3.0]).to_model()
-    with fsspec.open("memory://models/rows.npy", "wb") as file:
-        np.save(file, np.eye(3))
-    assert model.predict("memory://models/rows.npy").tolist() == model.predict(np.eye(3)).tolist()
-    for missing in ("memory://models/none.npy", "none.npy"):
-        with pytest.raises(ConfigError, match=f"^data file {missing} does not exist"):
-            model.predict(missing)

@@ -21,7 +21,7 @@ from elasticml.protocol import events as ev
 from elasticml.runtime.chunks.chunk_links import ChunkTransport
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from tests.socket_pair import SocketTransport
-from tests.unit.data.chunks.test_lazy_body import damaged_chunk, mapped_chunk, random_chunk
+from tests.unit.data.chunks.test_chunk import damaged_chunk, mapped_chunk, random_chunk
 
 pytestmark = pytest.mark.asyncio
 

@@ -19,7 +19,7 @@ from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from tests.sim.small_jobs import VirtualJob, toy_job
-from tests.unit.data.chunks.test_lazy_body import damaged_chunk, mapped_chunk, random_chunk
+from tests.unit.data.chunks.test_chunk import damaged_chunk, mapped_chunk, random_chunk
 
 
 def chunk(ordinal: int) -> Chunk:

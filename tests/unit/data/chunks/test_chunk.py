@@ -1,11 +1,18 @@
-"""A chunk's body survives writing, sending and repeated reading."""
+"""A chunk has the same rows wherever its body lies, and damage is found before it is used."""
 
 from __future__ import annotations
 
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from elasticml.data.chunks.body import content_id
+from elasticml.data.chunks.body import content_id, read_header
+from elasticml.data.chunks.checksums import checksum
 from elasticml.data.chunks.chunk import (
     Chunk,
     Layout,
@@ -14,10 +21,21 @@ from elasticml.data.chunks.chunk import (
     dense_chunk,
     sequence_chunk,
 )
+from elasticml.data.chunks.lazy_body import LazyBody
+from elasticml.data.chunks.ngrams import sequence_layout
+from elasticml.data.chunks.products import make_adjoint, make_forward
+from elasticml.data.chunks.zero_copy_chunks import view_rows, with_labels
+from elasticml.data.dataset_stats import summarise
+from elasticml.data.out_of_core.mapped_memory import FileSlab
+from elasticml.data.out_of_core.store import OutOfCoreStore, stream_chunks
+from elasticml.data.storage.block_file import map_block, write_block
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
+from elasticml.runtime.chunks.chunk_links import prepare_to_send
 
 ID = ChunkId("0123456789abcdef", 2, 3)
+KINDS = ("dense", "csr", "binary_csr", "sequence")
+VIEWS = ("labels", "indptr", "indices", "values", "codes")
 SEQUENCES = Layout(kind="sequence", n_columns=60, alphabet="ACGT", length=5, ngrams=(1, 2))
 
 
@@ -34,34 +52,57 @@ def example(kind: str, dtype: str = "float64", weighted: bool = False) -> Chunk:
     return sequence_chunk(ID, labels, np.arange(15, dtype=np.uint8).reshape(3, 5), SEQUENCES)
 
 
-@pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr", "sequence"])
+def mapped_chunk(chunk: Chunk) -> Chunk:
+    """Return the same chunk in a file, not verified yet."""
+    place = FileSlab(chunk.nbytes, Path(tempfile.gettempdir())).take(chunk.nbytes)
+    place[:] = chunk.body
+    made = Chunk.from_lazy_body(
+        chunk.id, LazyBody(place.toreadonly(), checksum(chunk.body), str(chunk.id), "a file")
+    )
+    made.is_mapped = True
+    return made
+
+
+def random_chunk(k: int, rows: int = 2000) -> Chunk:
+    """Make a chunk of random rows."""
+    rng = np.random.default_rng(k)
+    return dense_chunk(ChunkId("random", 0, k), np.ones(rows), rng.random((rows, 6)))
+
+
+def damaged_chunk(k: int) -> Chunk:
+    """Make a chunk in a file that has changed since its checksum was written."""
+    chunk = mapped_chunk(random_chunk(k))
+    assert chunk.lazy_body is not None
+    chunk.lazy_body.expected ^= 1
+    return chunk
+
+
+FORMS = {
+    "made": lambda chunk: chunk,
+    "sent": lambda chunk: Chunk.from_body(ID, bytes(chunk.body)),
+    "not aligned": lambda chunk: Chunk.from_body(ID, memoryview(b"x" + bytes(chunk.body))[1:]),
+    "in a file": mapped_chunk,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_body_read_back_gives_the_same_views(kind: str, weighted: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chunk_is_the_same_wherever_its_body_lies(kind: str, weighted: bool, form: str) -> None:
     chunk = example(kind, "float32", weighted)
-    again = Chunk.from_body(ID, bytes(chunk.body))
-    assert (again.layout, again.n_rows, again.nbytes) == (chunk.layout, 3, chunk.body.nbytes)
-    assert again.content_id == chunk.content_id == content_id(chunk.body)
-    for name in ("labels", "indptr", "indices", "values", "codes"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(chunk, name))
-    if chunk.weights is None:
-        assert again.weights is None
-    else:
-        np.testing.assert_array_equal(again.weights, chunk.weights)
-
-
-@pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr", "sequence"])
-def test_views_are_read_only_and_start_on_64_bytes(kind: str) -> None:
-    chunk = example(kind)
-    for name in ("labels", "indptr", "indices", "values", "codes"):
-        view = getattr(chunk, name)
+    made = FORMS[form](example(kind, "float32", weighted))
+    assert (made.layout, made.n_rows, made.nbytes) == (chunk.layout, 3, chunk.body.nbytes)
+    assert made.n_stored == chunk.n_stored
+    assert made.content_id == chunk.content_id == content_id(chunk.body)
+    assert bytes(made.body) == bytes(chunk.body)
+    for name in VIEWS:
+        view = getattr(made, name)
+        np.testing.assert_array_equal(view, getattr(chunk, name))
         assert not view.flags.writeable
-        assert view.size == 0 or view.ctypes.data % 64 == 0
-
-
-def test_an_unaligned_buffer_is_copied_once() -> None:
-    chunk = example("csr")
-    shifted = memoryview(b"x" + bytes(chunk.body))[1:]
-    np.testing.assert_array_equal(Chunk.from_body(ID, shifted).values, chunk.values)
+        assert form in ("sent", "not aligned") or not view.size or view.ctypes.data % 64 == 0
+    assert (made.weights is None) == (not weighted or kind == "sequence")
+    if made.weights is not None:
+        assert made.weights.tolist() == [0.5, 1.0, 2.0]
 
 
 def test_equal_contents_have_equal_ids_wherever_they_are_read() -> None:
@@ -72,7 +113,7 @@ def test_equal_contents_have_equal_ids_wherever_they_are_read() -> None:
     assert other.content_id != example("binary_csr").content_id
 
 
-@pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr", "sequence"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_truncated_body_is_a_data_error(kind: str) -> None:
     body = bytes(example(kind).body)
     for n in (0, 7, 255, 256, len(body) - 1):
@@ -89,5 +130,118 @@ def test_rows_with_indices_out_of_range_are_refused(indptr: list[int], indices: 
         binary_csr_chunk(ID, [1, 2, 3], indptr, indices, 5)
 
 
-def test_layout_survives_json() -> None:
-    assert Layout.from_json(SEQUENCES.to_json()) == SEQUENCES
+CODES = sequence_chunk(ID, np.ones(2), np.zeros((2, 4), "u1"), sequence_layout("ACG", 4, (1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("chunk", "section", "at", "form", "good", "bad", "why"),
+    [
+        (example("csr"), "indices", 12, "<i", 4, 5, "a column index is not below 5"),
+        (example("csr"), "indices", 0, "<i", 0, -1, "a column index is not below 5"),
+        (example("binary_csr"), "indptr", 4, "<i", 2, 99, "row pointers do not ascend"),
+        (example("binary_csr"), "indptr", 0, "<i", 0, 1, "row pointers do not ascend"),
+        (CODES, "codes", 0, "<B", 8, 9, "a code of a sequence is out of range"),
+    ],
+)
+def test_forged_rows_with_a_right_checksum_are_found_before_kernels_see_them(
+    tmp_path, chunk, section, at, form, good, bad, why
+) -> None:
+    def forged(value: int) -> Any:
+        body = bytearray(chunk.body)
+        struct.pack_into(form, body, read_header(chunk.body, "it").offsets[section] + at, value)
+        changed = Chunk(chunk.id, memoryview(bytes(body)))
+        write_block(tmp_path / "a.chunks", ([changed], summarise(0, [chunk], chunk.layout)))
+        return map_block(tmp_path / "a.chunks")[0][0]
+
+    forged(good).load()
+    with pytest.raises(DataError, match=why):
+        forged(bad).load()
+
+
+def test_labels_are_read_without_verifying_the_rest() -> None:
+    chunk, made = example("csr", weighted=True), mapped_chunk(example("csr", weighted=True))
+    assert made.labels.tolist() == chunk.labels.tolist()
+    assert made.weights is not None
+    assert made.weights.tolist() == [0.5, 1.0, 2.0]
+    assert not made.is_loaded
+    assert made.values.tolist() == chunk.values.tolist()
+    assert made.is_loaded
+
+
+def test_a_body_is_verified_when_it_is_sent_or_used_and_a_damaged_one_is_named(
+    tmp_path: Path,
+) -> None:
+    out_of_core = OutOfCoreStore(2**20, tmp_path, lambda: 0)
+    made = [mapped_chunk(random_chunk(k)) for k in range(4)]
+    *chunks, bad = out_of_core.settle([*made, damaged_chunk(4)])
+    prepare_to_send(chunks[3])
+    assert [chunk.is_loaded for chunk in chunks] == [False, False, False, True]
+    seen = [float(chunk.values.sum()) for chunk in stream_chunks(chunks)]
+    assert seen == [float(random_chunk(k).values.sum()) for k in range(4)]
+    assert all(chunk.is_loaded for chunk in chunks)
+    for use in (prepare_to_send, lambda chunk: list(stream_chunks([*chunks[:2], chunk]))):
+        with pytest.raises(DataError, match="a file is damaged: chunk random/0/4: its checksum"):
+            use(bad)
+
+
+# --- views of the caller's arrays -----------------------------------------------------------------
+
+
+def arrays(kind: str, dtype: Any = np.float32) -> Any:
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((57, 9)) * (rng.random((57, 9)) < 0.4)).astype(dtype)
+    X[3] = 0.0
+    if kind == "dense":
+        return X
+    X = sp.csr_array(X) if kind == "csr" else sp.csr_array((X != 0).astype(dtype))
+    X.indices = X.indices.astype(np.int32)
+    return X
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_views_have_the_products_of_the_rows_and_copy_none(kind: str, dtype: Any) -> None:
+    X = arrays(kind, dtype)
+    chunks = view_rows(X, "here", 1000)
+    assert len(chunks) > 3
+    assert {chunk.layout.kind for chunk in chunks} == {kind}
+    w, c = np.arange(9.0), np.linspace(-1.0, 1.0, 57)
+    forward, adjoint = make_forward(chunks[0].layout, w), make_adjoint(chunks[0].layout, 9)
+    margins, image, at = np.empty(57), np.zeros(9), 0
+    for chunk in chunks:
+        part = slice(at, at + chunk.n_rows)
+        forward(chunk, margins[part])
+        adjoint.add(chunk, np.ascontiguousarray(c[part]))
+        at += chunk.n_rows
+        if kind != "binary_csr" and chunk.values.size:
+            held = with_labels(chunk, np.ones(chunk.n_rows), None).values
+            assert np.shares_memory(held, X if kind == "dense" else X.data)
+            assert not held.flags.writeable
+        if kind != "dense" and chunk.indices.size:
+            assert np.shares_memory(chunk.indices, X.indices)
+    adjoint.result(image)
+    assert at == 57
+    np.testing.assert_allclose(margins, X @ w, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(image, X.T @ c, rtol=1e-6, atol=1e-6)
+
+
+def test_repeated_and_unsorted_columns_are_fixed_in_a_copy() -> None:
+    X = sp.csr_array(([1.0, 2.0, 3.0], [4, 1, 4], [0, 3, 3]), shape=(2, 5))
+    before = X.indices.copy()
+    (chunk,) = view_rows(X, "here", 10**6)
+    assert chunk.indices.tolist() == [1, 4]
+    assert chunk.values.tolist() == [2.0, 4.0]
+    assert chunk.indptr.tolist() == [0, 2, 2]
+    np.testing.assert_array_equal(X.indices, before)
+
+
+def test_new_labels_belong_to_the_relabelled_chunk_alone() -> None:
+    (chunk,) = view_rows(arrays("csr"), "here", 10**6)
+    chunk.state["alpha"] = np.ones(57)
+    labels, weights = np.resize([1.0, -1.0], 57), np.arange(57.0)
+    other = with_labels(chunk, labels, weights)
+    np.testing.assert_array_equal(other.labels, labels)
+    np.testing.assert_array_equal(other.weights, weights)
+    assert (other.state, other.id) == ({}, chunk.id)
+    assert not chunk.labels.any()
+    assert chunk.weights is None

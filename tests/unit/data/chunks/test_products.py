@@ -84,71 +84,67 @@ def adjoint_of(chunk: Chunk, c, d):
     return out
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(
     kind=st.sampled_from(KINDS),
     n=st.integers(0, 40),
     d=st.integers(1, 21),
-    seed=st.integers(0, 2**32 - 1),
-    dtype=st.sampled_from(["float64", "float32"]),
-)
-def test_products_agree_with_scipy_and_with_each_other(kind, n, d, seed, dtype):
-    rng = np.random.default_rng(seed)
-    chunk, matrix = make_chunk(kind, rng, n, d, dtype=dtype)
-    w = rng.standard_normal(matrix.shape[1])
-    c = rng.standard_normal(n) * (rng.random(n) < 0.8)
-    margins, gradient = forward_of(chunk, w), adjoint_of(chunk, c, w.size)
-    np.testing.assert_allclose(margins, matrix @ w, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(gradient, matrix.T @ c, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(margins @ c, gradient @ w, rtol=1e-10, atol=1e-10)
-
-
-@settings(max_examples=60)
-@given(
-    kind=st.sampled_from(KINDS),
-    n=st.integers(0, 40),
-    d=st.integers(1, 21),
+    more=st.integers(0, 2),
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(["float64", "float32"]),
     offset=st.sampled_from([0.0, -1.5]),
 )
-def test_one_pass_multiplies_by_the_rows_and_their_transpose(kind, n, d, seed, dtype, offset):
+def test_products_agree_with_scipy_and_with_each_other(kind, n, d, more, seed, dtype, offset):
     rng = np.random.default_rng(seed)
     chunk, matrix = make_chunk(kind, rng, n, d, dtype=dtype)
-    v = rng.standard_normal(matrix.shape[1])
-    curvatures = rng.uniform(0.0, 2.0, n) * (rng.random(n) < 0.8)
-    products, hv = np.full(n, np.nan), np.ones(v.size)
-    adjoint = make_adjoint(chunk.layout, v.size)
-    adjoint.add_product(chunk, make_forward(chunk.layout, v), offset, curvatures, products)
+    if kind != "sequence":  # the model has columns that this chunk does not have
+        matrix = sp.csr_matrix((matrix.data, matrix.indices, matrix.indptr), (n, d + more))
+    w = rng.standard_normal(matrix.shape[1])
+    c = rng.uniform(-1.0, 2.0, n) * (rng.random(n) < 0.8)
+    margins, gradient = forward_of(chunk, w), adjoint_of(chunk, c, w.size)
+    np.testing.assert_allclose(margins, matrix @ w, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(gradient, matrix.T @ c, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(margins @ c, gradient @ w, rtol=1e-10, atol=1e-10)
+    products, hv = np.full(n, np.nan), np.ones(w.size)
+    adjoint = make_adjoint(chunk.layout, w.size)
+    adjoint.add_product(chunk, make_forward(chunk.layout, w), offset, c, products)
     adjoint.result(hv)
-    expected = curvatures * (matrix @ v + offset)
+    expected = c * (matrix @ w + offset)
     np.testing.assert_allclose(products, expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(hv, 1.0 + matrix.T @ expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_call_for_many_chunks_has_the_bits_of_one_call_each(kind):
+def test_many_chunks_have_the_products_of_the_stacked_rows_and_in_one_call_the_same_bits(kind):
     rng = np.random.default_rng(3)
-    chunks = [make_chunk(kind, rng, n, 7)[0] for n in (3, 0, 300, 1)]
+    pairs = [make_chunk(kind, rng, n, 7) for n in (3, 0, 300, 1)]
+    chunks, stacked = [chunk for chunk, _ in pairs], sp.vstack([matrix for _, matrix in pairs])
     layout, d = chunks[0].layout, chunks[0].layout.n_columns
-    c = [rng.standard_normal(chunk.n_rows) for chunk in chunks]
+    w, c = rng.standard_normal(d), [rng.standard_normal(chunk.n_rows) for chunk in chunks]
     outs = [np.full(chunk.n_rows, np.nan) for chunk in chunks]
-    forward, one, other = (
-        make_forward(layout, rng.standard_normal(d)),
-        make_adjoint(layout, d),
-        make_adjoint(layout, d),
-    )
+    forward = make_forward(layout, w)
+    one, at_once, parts = (make_adjoint(layout, d) for _ in range(3))
     forward.write_all(Bodies.of(chunks), -1.5, np.array([address(out) for out in outs]))
-    other.add_all(Bodies.of(chunks), np.array([address(own) for own in c]))
-    for chunk, own, out in zip(chunks, c, outs, strict=True):
+    at_once.add_all(Bodies.of(chunks), np.array([address(own) for own in c]))
+    for k, (chunk, own, out) in enumerate(zip(chunks, c, outs, strict=True)):
         one.add(chunk, own)
+        if k:
+            parts.add(chunk, own)
         alone = np.empty(chunk.n_rows)
         forward(chunk, alone)
         np.testing.assert_array_equal(out, alone - 1.5)
-    results = np.zeros((2, d))
+    results = np.ones((4, d))
     one.result(results[0])
-    other.result(results[1])
-    np.testing.assert_array_equal(*results)
+    at_once.result(results[1])
+    np.testing.assert_array_equal(results[0], results[1])
+    one.clear()
+    one.result(results[2])
+    assert results[2].tolist() == [1.0] * d
+    one.add(chunks[0], c[0])
+    one.merge(parts)
+    one.result(results[3])
+    wanted = 1.0 + stacked.T @ np.concatenate(c)
+    np.testing.assert_allclose(results[[1, 3]], [wanted, wanted], atol=1e-12)
 
 
 def test_sums_over_chunks_have_the_bits_of_numpys():
@@ -205,9 +201,7 @@ def test_codes_and_binary_csr_number_their_features_alike():
 def test_papers_number_of_features(length, columns):
     layout = sequence_layout("ACGT", length, (1, 4))
     assert (layout.kind, layout.n_columns) == ("sequence", columns)
-
-
-def test_codes_beyond_a_byte_fall_back_to_binary_csr():
+    # Codes beyond a byte.
     assert sequence_layout("ABCDEFGHIJKLMNOPQRST", 50, (1, 2)).kind == "binary_csr"
 
 
@@ -216,58 +210,22 @@ def test_column_names_give_gram_and_position():
     assert names == ["A@0", "C@1", "T@2", "AA@0", "GT@1"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_sum_over_chunks_is_the_product_of_the_stacked_matrix(kind):
-    rng = np.random.default_rng(7)
-    pairs = [make_chunk(kind, rng, n, 6) for n in (5, 0, 3)]
-    d = pairs[0][1].shape[1]
-    coefficients = [rng.standard_normal(chunk.n_rows) for chunk, _ in pairs]
-    adjoint, other = (make_adjoint(pairs[0][0].layout, d) for _ in range(2))
-    adjoint.add(pairs[0][0], coefficients[0])
-    for (chunk, _), c in zip(pairs[1:], coefficients[1:], strict=True):
-        other.add(chunk, c)
-    adjoint.merge(other)
-    out = np.ones(d)
-    adjoint.result(out)
-    stacked = sp.vstack([matrix for _, matrix in pairs])
-    np.testing.assert_allclose(out, 1.0 + stacked.T @ np.concatenate(coefficients), atol=1e-13)
-    adjoint.clear()
-    cleared = np.ones(d)
-    adjoint.result(cleared)
-    assert cleared.tolist() == [1.0] * d
-
-
-def test_chunk_narrower_than_the_model_leaves_the_other_columns_alone():
-    rng = np.random.default_rng(3)
-    for kind in ("dense", "csr", "binary_csr"):
-        chunk, matrix = make_chunk(kind, rng, 8, 5)
-        w, c = rng.standard_normal(9), rng.standard_normal(8)
-        np.testing.assert_allclose(forward_of(chunk, w), matrix @ w[:5], atol=1e-13)
-        np.testing.assert_allclose(
-            adjoint_of(chunk, c, 9), np.r_[matrix.T @ c, np.zeros(4)], atol=1e-13
-        )
-
-
-def test_chunk_wider_than_the_model_is_refused():
-    chunk, _ = make_chunk("csr", np.random.default_rng(0), 4, 6)
-    with pytest.raises(ValueError, match="has 6 columns, the model 5; read the data with n_co"):
-        make_forward(chunk.layout, np.zeros(5))(chunk, np.zeros(4))
-    with pytest.raises(ValueError, match="has 6 columns, the model 5"):
-        make_adjoint(chunk.layout, 5).add(chunk, np.zeros(4))
-
-
-def test_other_sequences_and_other_lengths_are_refused():
+def test_chunks_and_arrays_that_do_not_fit_are_refused():
     rng = np.random.default_rng(0)
-    chunk, _ = make_chunk("sequence", rng, 4, 6)
-    other, _ = make_chunk("sequence", rng, 4, 7)
-    with pytest.raises(ValueError, match="has layout"):
-        make_forward(other.layout, np.zeros(other.layout.n_columns))(chunk, np.zeros(4))
-    with pytest.raises(ValueError, match=r"shape \(3,\), wanted \(4,\)"):
-        make_adjoint(chunk.layout, chunk.layout.n_columns).add(chunk, np.zeros(3))
-    with pytest.raises(ValueError, match="wanted"):
-        make_forward(chunk.layout, np.zeros(3))
-    with pytest.raises(ValueError, match="wanted at least"):
-        make_adjoint(chunk.layout, 3)
+    (csr, _), (short, _), (long, _) = (
+        make_chunk(kind, rng, 4, d) for kind, d in (("csr", 6), ("sequence", 6), ("sequence", 7))
+    )
+    width = short.layout.n_columns
+    for call, words in (
+        (lambda: make_forward(csr.layout, np.zeros(5))(csr, np.zeros(4)), "has 6 columns, the mo"),
+        (lambda: make_adjoint(csr.layout, 5).add(csr, np.zeros(4)), "has 6 columns, the model 5"),
+        (lambda: forward_of(short, np.zeros(3)), "wanted"),
+        (lambda: make_adjoint(short.layout, 3), "wanted at least"),
+        (lambda: make_adjoint(short.layout, width).add(short, np.zeros(3)), "wanted \\(4,\\)"),
+        (lambda: make_adjoint(long.layout, 999).add(short, np.zeros(4)), "has layout"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 @pytest.mark.parametrize(

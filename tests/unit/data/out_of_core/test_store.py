@@ -1,4 +1,4 @@
-"""The out-of-core store: read-ahead, release, retention of important chunks, constant bodies."""
+"""The out-of-core store: what is read ahead, kept in memory, spilled to files, and freed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import ctypes
 import errno
 import gc
 import os
+import threading
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from elasticml.data.chunks.body import aligned_buffer
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core import mapped_memory
+from elasticml.data.out_of_core.buffer_pool import BufferPool
 from elasticml.data.out_of_core.mapped_memory import (
     FileSlab,
     disk_room,
@@ -20,6 +26,7 @@ from elasticml.data.out_of_core.mapped_memory import (
     spill_folder,
 )
 from elasticml.data.out_of_core.store import (
+    FILE_BYTES,
     OutOfCoreStore,
     kept,
     plan_residency,
@@ -32,6 +39,7 @@ from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.chunk_folder import convert
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
+from tests.unit.data.chunks.test_chunk import mapped_chunk
 from tests.waiting import until
 
 MIB = 2**20
@@ -64,30 +72,44 @@ def resident(body: memoryview) -> int:
     raise AssertionError("no mapping there")
 
 
-def test_bodies_and_states_are_the_same_in_the_store(tmp_path: Path) -> None:
+def test_bodies_and_states_are_the_same_in_the_store_and_its_files_have_no_names(
+    tmp_path: Path,
+) -> None:
     chunks = [chunk(k) for k in range(6)]
     settled = out_of_core(tmp_path).settle(chunks)
     assert [(c.id, bytes(c.body)) for c in settled] == [(c.id, bytes(c.body)) for c in chunks]
     assert all(new.state is old.state for new, old in zip(settled, chunks, strict=True))
     assert [c.state_version for c in settled] == list(range(6))
     assert all(c.is_mapped and c.labels.ctypes.data % 64 == 0 for c in settled)
-
-
-def test_no_file_has_a_name_and_none_is_left(tmp_path: Path) -> None:
-    settled = out_of_core(tmp_path).settle([chunk(k) for k in range(6)])
     assert list(tmp_path.iterdir()) == []
-    assert len(settled) == 6
 
 
-def test_a_pass_yields_all_chunks_in_order_and_releases_them(tmp_path: Path) -> None:
+def test_a_pass_yields_all_chunks_in_order_and_releases_them_however_it_ends(
+    tmp_path: Path,
+) -> None:
     here = out_of_core(tmp_path)
     chunks = here.settle([chunk(k, rows=40_000) for k in range(8)])
+    nbytes = chunks[0].nbytes
     here.batch_bytes = 3 * MIB
-    seen = [c.values[0, 0] for c in stream_chunks(chunks)]
-    assert seen == [float(k) for k in range(8)]
+    assert [c.values[0, 0] for c in stream_chunks(chunks)] == [float(k) for k in range(8)]
     assert resident(chunks[0].body) < EDGES
     # once when the layout was decided
-    assert here.streamed_bytes == 2 * sum(c.nbytes for c in chunks)
+    before = here.streamed_bytes
+    assert before == 2 * 8 * nbytes
+
+    def fail(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("torn")
+
+    with pytest.raises(RuntimeError, match="torn"):
+        list(here.stages([[c] for c in chunks], fail))
+    assert resident(chunks[0].body) < EDGES
+    # The first was processed; the one that failed and up to two behind it had been fetched.
+    assert 2 <= (here.streamed_bytes - before) / nbytes <= 4
+    going: Any = stream_chunks(chunks)
+    next(going)
+    going.close()
+    assert resident(chunks[0].body) < EDGES
 
 
 def test_the_most_important_chunks_stay_in_memory(tmp_path: Path) -> None:
@@ -132,38 +154,15 @@ def test_derived_forms_of_chunks_count_towards_memory(tmp_path: Path) -> None:
     assert resident(forms[0].body) >= 4 * chunks[0].nbytes
 
 
-def test_a_full_disk_is_reported_when_derived_forms_do_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(
-        DataError, match=r"no room for scaled copies .*No space left.*ELASTICML_SPILL"
-    ):
-        out_of_core(tmp_path).add_form(chunk(0))
-
-
-def test_other_memory_evicts_bodies(tmp_path: Path) -> None:
-    taken = [0]
-    here = OutOfCoreStore(64 * MIB, tmp_path, lambda: taken[0])
-    chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
-    plan_residency(chunks)
-    assert len(here.resident) == 4
-    taken[0] = 64 * MIB
-    plan_residency(chunks)
-    assert here.resident == frozenset()
-    assert resident(chunks[0].body) < EDGES
-
-
-def test_bodies_that_are_accessed_outside_passes_leave_when_the_memory_is_full(
+def test_other_memory_evicts_bodies_in_passes_and_those_that_are_accessed_outside(
     tmp_path: Path,
 ) -> None:
     taken = [0]
     here = OutOfCoreStore(64 * MIB, tmp_path, lambda: taken[0])
     made = convert(from_arrays(np.ones((40_000, 8)), np.ones(40_000)), tmp_path / "m")
     chunks = here.settle([*(chunk(k, rows=40_000) for k in range(4)), *made.read(0, None, 1)[0]])
+    plan_residency(chunks)
+    assert len(here.resident) == len(chunks)
     states = [row_array(c) for c in chunks]
     for each, state in zip(chunks, states, strict=True):
         state[:] = each.values.sum(axis=1)
@@ -172,71 +171,44 @@ def test_bodies_that_are_accessed_outside_passes_leave_when_the_memory_is_full(
     taken[0] = 68 * MIB  # a twentieth more than the limit
     until(lambda: all(resident(body) < EDGES for body in bodies), "pages released")
     assert [state[-1] for state in states] == [0.0, 8.0, 16.0, 24.0, *[8.0] * (len(chunks) - 4)]
+    plan_residency(chunks)
+    assert here.resident == frozenset()
 
 
-def test_prefetched_chunks_are_released_after_an_error(tmp_path: Path) -> None:
+def test_row_arrays_leave_less_memory_for_bodies_and_move_to_files_when_it_is_exhausted(
+    tmp_path: Path,
+) -> None:
     here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(k, rows=40_000) for k in range(6)])
-    before = here.streamed_bytes
-
-    def fail(number: int) -> None:
-        if number == 1:
-            raise RuntimeError("torn")
-
-    with pytest.raises(RuntimeError, match="torn"):
-        list(here.stages([[c] for c in chunks], fail))
-    assert resident(chunks[0].body) < EDGES
-    # The first was processed; the one that failed and up to two behind it had been fetched.
-    assert 2 <= (here.streamed_bytes - before) / chunks[0].nbytes <= 4
-
-
-def test_an_abandoned_pass_releases_everything(tmp_path: Path) -> None:
-    here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
-    here.batch_bytes = 1
-    going = stream_chunks(chunks)
-    next(going)
-    going.close()  # type: ignore[attr-defined]
-    assert resident(chunks[0].body) < EDGES
+    chunks = here.settle([chunk(k) for k in range(8)])
+    nbytes = chunks[0].nbytes
+    here.limit_bytes = 4 * nbytes + 6 * here.batch_bytes
+    plan_residency(chunks)
+    assert len(here.resident) == 4
+    mine = here.row_array(nbytes // 8)
+    mine[:] = 3.0
+    plan_residency(chunks)
+    assert len(here.resident) == 2  # they come in multiples of a page
+    here.limit_bytes = 0
+    plan_residency(chunks)
+    assert resident(memoryview(mine)) < EDGE
+    assert mine.tolist() == [3.0] * (nbytes // 8)
 
 
-def test_chunks_in_memory_need_no_store() -> None:
+def test_without_a_store_or_a_folder_everything_is_in_memory(tmp_path: Path) -> None:
     chunks = [chunk(k) for k in range(3)]
     assert list(stream_chunks(chunks)) == chunks
     assert store_of(chunks) is None
     release(chunks)
     assert chunks[1].values[0, 0] == 1.0
+    mine = np.ones(chunks[0].n_rows)
+    assert row_array(chunks[0]).shape == mine.shape
+    assert kept(chunks[0], mine) is mine
+    here = OutOfCoreStore(MIB, tmp_path / "gone", lambda: 0)
+    assert here.row_array(10).shape == (10,)
+    assert here.row_array(0).size == 0
 
 
-def test_the_disk_space_of_a_buffer_is_freed_with_its_last_view(tmp_path: Path) -> None:
-    slab = FileSlab(8 * MIB, tmp_path)
-    kept_bytes, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
-    kept_bytes[:], dropped[:] = b"k" * (4 * MIB), b"d" * (4 * MIB)
-    place = np.frombuffer(dropped, np.uint8).ctypes.data
-    del dropped
-    gc.collect()
-    assert ctypes.string_at(place, 4 * MIB) == bytes(4 * MIB)  # a hole of a file reads as zeros
-    assert bytes(kept_bytes) == b"k" * (4 * MIB)
-
-
-def test_a_file_system_in_memory_is_refused_for_spilling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mapped_memory, "file_system_of", lambda folder: "tmpfs")
-    assert disk_room(tmp_path) == 0
-    assert file_system_of(Path("/proc")) == "proc"
-
-
-def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ELASTICML_SPILL", raising=False)
-    assert spill_folder("/here") == Path("/here")
-    monkeypatch.setenv("ELASTICML_SPILL", str(tmp_path))
-    assert spill_folder("/here") == tmp_path
-    monkeypatch.setenv("ELASTICML_SPILL", "off")
-    assert spill_folder("/here") is None
-    monkeypatch.setenv("ELASTICML_SPILL", str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="wanted a folder on a local disk"):
-        spill_folder("/here")
+# --- files and memory that are freed --------------------------------------------------------------
 
 
 def test_row_arrays_of_the_store_are_in_files_and_their_space_is_reused(
@@ -259,30 +231,135 @@ def test_row_arrays_of_the_store_are_in_files_and_their_space_is_reused(
     assert kept(settled, first)[0] == 7.0
 
 
-def test_row_arrays_of_chunks_in_memory_or_with_a_full_disk_are_in_memory(tmp_path: Path) -> None:
-    loose = chunk(0)
-    mine = np.ones(loose.n_rows)
-    assert row_array(loose).shape == (loose.n_rows,)
-    assert kept(loose, mine) is mine
-    here = OutOfCoreStore(MIB, tmp_path / "gone", lambda: 0)
-    assert here.row_array(10).shape == (10,)
-    assert here.row_array(0).size == 0
+def test_the_disk_space_of_a_buffer_is_freed_with_its_last_view(tmp_path: Path) -> None:
+    slab = FileSlab(8 * MIB, tmp_path)
+    kept_bytes, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
+    kept_bytes[:], dropped[:] = b"k" * (4 * MIB), b"d" * (4 * MIB)
+    place = np.frombuffer(dropped, np.uint8).ctypes.data
+    del dropped
+    gc.collect()
+    assert ctypes.string_at(place, 4 * MIB) == bytes(4 * MIB)  # a hole of a file reads as zeros
+    assert bytes(kept_bytes) == b"k" * (4 * MIB)
 
 
-def test_row_arrays_leave_less_memory_for_bodies_and_move_to_files_when_it_is_exhausted(
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Disable the collector, so that only reference counts free objects."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def n_mapped(folder: Path) -> int:
+    """Return how many files of this folder, named or unlinked, this process maps."""
+    return Path("/proc/self/maps").read_text().count(f"{folder}/")
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_store_leaves_no_file_and_no_thread_once_nothing_refers_to_it_and_its_arrays(
     tmp_path: Path,
 ) -> None:
     here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(k) for k in range(8)])
-    nbytes = chunks[0].nbytes
-    here.limit_bytes = 4 * nbytes + 6 * here.batch_bytes
+    kept_array, dropped = here.row_array(1000), here.row_array(1000)
+    del dropped
+    here.close()
+    assert n_mapped(tmp_path) == 1
+    del kept_array
+    here.close()
+    assert n_mapped(tmp_path) == 0
+    before = set(threading.enumerate())
+    here = out_of_core(tmp_path)
+    chunks = here.settle([chunk(0), mapped_chunk(chunk(1))])
+    assert len(list(here.stream_chunks(chunks))) == 2
+    here.row_array(1000)
+    threads = [t for t in threading.enumerate() if t not in before and "em-out-of-core" in t.name]
+    assert threads
+    lost = weakref.ref(here)
+    del here, chunks
+    assert lost() is None
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert n_mapped(tmp_path) == 0
+
+
+@pytest.mark.parametrize("size", [1000, 70_000])
+def test_a_buffer_is_reused_when_nothing_refers_to_it(size: int) -> None:
+    pool = BufferPool(2**20, aligned_buffer)
+    first = pool.take(size)
+    kept = np.frombuffer(first, np.uint8)[10:]
+    del first
+    second = pool.take(size)
+    held = pool.held_bytes
+    del kept, second
+    gc.collect()
+    some = [pool.take(size) for _ in range(2)]
+    assert (pool.held_bytes, len(some)) == (held, 2)
+
+
+def test_buffers_of_other_sizes_are_freed() -> None:
+    pool = BufferPool(0, aligned_buffer)
+    for k in (1, 2, 4):
+        pool.take(k << 20)
+        gc.collect()
+    assert pool.held_bytes == 4 << 20
+    pool.trim(0)
+    assert pool.held_bytes == 0
+
+
+# --- a full disk, and folders that are refused ----------------------------------------------------
+
+
+def limit_file_size(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make the disk refuse files from this size on; return the list of sizes asked for."""
+    allocate, asked = os.posix_fallocate, []
+
+    def take(descriptor: int, offset: int, size: int) -> None:
+        asked.append(size)
+        if size >= nbytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", take)
+    return asked
+
+
+def test_a_full_disk_takes_what_is_needed_is_asked_once_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_file_size(FILE_BYTES, monkeypatch)
+    here = out_of_core(tmp_path)
+    chunks = here.settle([chunk(0)])
+    assert here.maps(memoryview(chunks[0].body))
+    assert here.maps(memoryview(here.row_array(1000)))
+    monkeypatch.undo()
+    asked = limit_file_size(0, monkeypatch)
+    here = out_of_core(tmp_path)
+    for _ in range(20):
+        assert not here.maps(memoryview(here.row_array(1000)))
+    assert len(asked) == 2  # for a large file, and for one of the array's size
+    full = r"no room for scaled copies .*No space left.*ELASTICML_SPILL"
+    with pytest.raises(DataError, match=full):
+        out_of_core(tmp_path).add_form(chunk(0))
+    monkeypatch.undo()
+    chunks = here.settle(chunks)
     plan_residency(chunks)
-    assert len(here.resident) == 4
-    mine = here.row_array(nbytes // 8)
-    mine[:] = 3.0
-    plan_residency(chunks)
-    assert len(here.resident) == 2  # they come in multiples of a page
-    here.limit_bytes = 0
-    plan_residency(chunks)
-    assert resident(memoryview(mine)) < EDGE
-    assert mine.tolist() == [3.0] * (nbytes // 8)
+    assert here.maps(memoryview(here.row_array(1000)))
+
+
+def test_the_environment_names_a_folder_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ELASTICML_SPILL", raising=False)
+    assert spill_folder("/here") == Path("/here")
+    for value, wanted in ((str(tmp_path), tmp_path), ("off", None)):
+        monkeypatch.setenv("ELASTICML_SPILL", value)
+        assert spill_folder("/here") == wanted
+    monkeypatch.setenv("ELASTICML_SPILL", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="wanted a folder on a local disk"):
+        spill_folder("/here")
+    assert file_system_of(Path("/proc")) == "proc"
+    assert disk_room(tmp_path) > 0
+    monkeypatch.setattr(mapped_memory, "file_system_of", lambda folder: "tmpfs")
+    assert disk_room(tmp_path) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from sklearn.datasets import dump_svmlight_file
 
 import elasticml as em
@@ -17,6 +19,7 @@ from elasticml.data.source import (
     Source,
     infer_format,
     load_all,
+    read_block,
     source_from_spec,
     survey_all,
 )
@@ -24,25 +27,53 @@ from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_spec import JobSpec
 from tests.unit.data.rows import labels, matrix
 
+RNG = np.random.default_rng(5)
+#: Rome is in the last parts alone.
+FRAME = pd.DataFrame(
+    {
+        "hour": RNG.normal(size=900),
+        "city": [*RNG.choice(["Lima", "Oslo"], 800), *["Rome"] * 100],
+        "late": RNG.integers(0, 2, 900),
+    }
+)
+ROWS = np.column_stack(
+    [FRAME.late, FRAME.hour, *(FRAME.city == c for c in ("Lima", "Oslo", "Rome"))]
+)
 
-@pytest.fixture
-def frame() -> pd.DataFrame:
-    rng = np.random.default_rng(5)
-    city = rng.choice(["Lima", "Oslo"], 120)
-    city[100:] = "Rome"  # only in the last parts
-    late = rng.integers(0, 2, 120)
-    return pd.DataFrame({"hour": np.arange(120.0), "city": city, "late": late})
+
+def to_svmlight(part: pd.DataFrame, path: Path) -> None:
+    # Without the other files, one with columns from 1 on would be taken as numbered from 1.
+    columns = np.column_stack([part.hour, *(part.city == c for c in ("Lima", "Oslo", "Rome"))])
+    dump_svmlight_file(columns, part.late, str(path), zero_based=True)
 
 
-def write_parts(frame: pd.DataFrame, folder: Path, suffix: str = ".csv") -> str:
-    folder.mkdir()
-    for number, start in enumerate(range(0, len(frame), 10)):
-        part = frame.iloc[start : start + 10]
-        part.to_csv(folder / f"part-{number}{suffix}", index=False)
-    (folder / "_SUCCESS").write_text("")
-    (folder / ".hidden.csv").write_text("hour\n1\n")
-    (folder / "part-99.csv").write_text("")
-    (folder / "README.txt").write_text("about these files")
+#: By suffix: how a part is written, and how a folder is read.
+FORMS: dict[str, tuple[Callable[..., Any], Callable[[str], Source]]] = {
+    ".csv": (
+        lambda part, path: part.to_csv(path, index=False),
+        lambda path: em.read_csv(path, label="late"),
+    ),
+    ".csv.gz": (
+        lambda part, path: part.to_csv(path, index=False),
+        lambda path: em.read_csv(path, label="late"),
+    ),
+    ".parquet": (  # whole numbers in some files, floats in others
+        lambda part, path: part.astype(
+            {"late": "float64" if part.index[0] % 2 else "int64"}
+        ).to_parquet(path),
+        lambda path: em.read_parquet(path, label="late"),
+    ),
+    ".svm": (to_svmlight, lambda path: em.read_svmlight(path, n_columns=4)),
+}
+
+
+def write_parts(folder: Path, suffix: str = ".csv", each: int = 75) -> str:
+    """Write 900 / each parts, and what is no part."""
+    folder.mkdir(exist_ok=True)
+    for number, start in enumerate(range(0, 900, each)):
+        FORMS[suffix][0](FRAME.iloc[start : start + each], folder / f"part-{number}{suffix}")
+    for name in ("_SUCCESS", ".hidden.csv", f"part-999{suffix}", "README.txt"):
+        (folder / name).write_text("" if "9" in name or name == "_SUCCESS" else "hour\n1\n")
     return str(folder)
 
 
@@ -51,150 +82,73 @@ def table(source: Source) -> np.ndarray:
     return np.column_stack([labels(chunks), matrix(chunks)])
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.xz"])
+@pytest.mark.parametrize("each", [75, 3])
+@pytest.mark.parametrize("suffix", FORMS)
 def test_a_folder_has_the_rows_of_one_file_in_the_order_of_the_numbers(
-    tmp_path: Path, frame: pd.DataFrame, suffix: str
+    tmp_path, suffix, each
 ) -> None:
-    frame.to_csv(tmp_path / "all.csv", index=False)
-    whole = table(em.read_csv(str(tmp_path / "all.csv"), label="late"))
-    folder = write_parts(frame, tmp_path / "parts", suffix)
-    np.testing.assert_array_equal(table(em.read_csv(folder, label="late")), whole)
-    np.testing.assert_array_equal(
-        table(em.read_csv(f"{folder}/part-*{suffix}", label="late")), whole
-    )
-    assert whole.shape == (120, 1 + 1 + 3)
-
-
-def test_a_folder_that_dask_wrote_has_the_rows_of_the_frame(
-    tmp_path: Path, frame: pd.DataFrame
-) -> None:
-    folder = str(tmp_path / "written")
-    dask.dataframe.from_pandas(frame, npartitions=12).to_parquet(folder)
-    read = table(em.read_parquet(folder, label="late"))
-    np.testing.assert_array_equal(read[:, 1], frame.hour)
-    np.testing.assert_array_equal(read[:, -1], frame.city == "Rome")
-    assert read.shape == (120, 5)  # without the index that Dask stores
-
-
-def test_files_in_memory_of_another_file_system_are_listed(frame: pd.DataFrame) -> None:
-    memory = fsspec.filesystem("memory")
-    for start in (0, 60):
-        memory.pipe_file(
-            f"/em-parts/p{start}.csv", frame.iloc[start : start + 60].to_csv(index=False).encode()
-        )
-    for path in ("memory://em-parts", "memory://em-parts/p*.csv"):
-        source = em.read_csv(path, label="late")
-        np.testing.assert_array_equal(table(source)[:, 1], frame.hour)
-    # The name of the folder implies no format; the source knows it.
-    source = em.read_csv("memory://em-parts", label="late")
-    model = em.LogisticRegression().fit(source)
-    assert model.predict(source).tolist() == model.predict(frame.drop(columns="late")).tolist()
-
-
-def test_the_first_file_says_for_all_how_columns_are_numbered(tmp_path: Path) -> None:
-    X = np.eye(4)
-    dump_svmlight_file(X[:2], np.ones(2), str(tmp_path / "a.svm"), zero_based=True)
-    # Without the other file this one would be taken as numbered from 1.
-    dump_svmlight_file(X[2:], np.ones(2), str(tmp_path / "b.svm"), zero_based=True)
-    read = table(em.read_svmlight(str(tmp_path), n_columns=4))
-    np.testing.assert_array_equal(read[:, 1:], X)
-
-
-def test_a_change_of_any_file_is_a_change_of_the_data(tmp_path: Path, frame: pd.DataFrame) -> None:
-    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
-    before = source.fingerprint()
-    part = tmp_path / "parts" / "part-7.csv"
-    part.write_text(part.read_text() + "3,Oslo,1\n")
-    assert source.fingerprint() != before
-    assert len(table(source)) == 121
-
-
-def test_what_a_job_lists_travels_with_its_record_and_another_start_lists_again(
-    tmp_path: Path, frame: pd.DataFrame
-) -> None:
-    folder = write_parts(frame, tmp_path / "parts")
-    job = em.Job(em.CoCoA(), em.read_csv(folder, label="late"))
-    records = []
-    for name in ("part-0.csv", "part-1.csv"):
-        records.append(job.record("j", 2, [2**30, 2**30])["data"])
-        (tmp_path / "parts" / name).unlink()
-    assert [len(source_from_spec(data).blocks()) for data in records] == [12, 11]
-
-
-def test_a_file_that_changes_after_a_job_has_listed_it_is_an_error(
-    tmp_path: Path, frame: pd.DataFrame
-) -> None:
-    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
-    ready = survey_all(source_from_spec(source.spec()))
-    part = tmp_path / "parts" / "part-7.csv"
-    part.write_text(part.read_text() + "3,Oslo,1\n")
-    assert ready.read(6, None, 1)[1].rows == 10
-    with pytest.raises(DataError, match=r"part-7\.csv has changed since it was listed; start a"):
-        ready.read(7, None, 1)
-    part.unlink()
-    with pytest.raises((ConfigError, DataError), match=r"part-7\.csv"):
-        ready.read(7, None, 1)
-
-
-def test_an_error_names_the_file_in_which_it_is(tmp_path: Path, frame: pd.DataFrame) -> None:
-    folder = tmp_path / "parts"
-    source = em.read_csv(write_parts(frame, folder), label="late", numeric=["hour"])
-    (folder / "part-3.csv").write_text("hour,city,late\n1,Oslo,0\nsoon,Oslo,1\n")
-    with pytest.raises(DataError, match=r"part-3\.csv, line 3, column 'hour': value is 'soon'"):
-        table(source)
-    (folder / "part-3.csv").write_text("hour,late\n1,0\n")
-    with pytest.raises(DataError, match=r"part-3\.csv lacks column 'city'"):
-        table(source)
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".svm"])
-def test_many_small_files_are_read_in_few_blocks_and_an_error_names_one_of_them(
-    tmp_path: Path, suffix: str
-) -> None:
-    rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"late": rng.integers(0, 2, 900), "hour": rng.normal(size=900)})
-    if suffix != ".svm":
-        frame["city"] = rng.choice(["Lima", "Oslo", "Rome"], 900)
-    for number in range(300):
-        part, path = frame.iloc[3 * number : 3 * number + 3], tmp_path / f"part-{number}{suffix}"
-        match suffix:
-            case ".svm":
-                dump_svmlight_file(part[["hour"]], part.late, str(path), zero_based=False)
-            case ".parquet":  # whole numbers in some files, floats in others
-                part.astype({"late": "float64" if number % 2 else "int64"}).to_parquet(path)
-            case _:
-                part.to_csv(path, index=False)
-    folder = str(tmp_path)
-    if suffix == ".svm":
-        source: Any = em.read_svmlight(folder)
-    else:
-        read = em.read_parquet if suffix == ".parquet" else em.read_csv
-        source = read(folder, label="late")
-    wanted = [frame.late, frame.hour]
-    if suffix != ".svm":
-        wanted += [frame.city == city for city in ("Lima", "Oslo", "Rome")]
-    ready = survey_all(source)
-    np.testing.assert_allclose(table(ready), np.column_stack(wanted), rtol=1e-15)
+    folder, read = write_parts(tmp_path / "parts", suffix, each), FORMS[suffix][1]
+    np.testing.assert_allclose(table(read(folder)), ROWS, rtol=1e-15)
+    np.testing.assert_allclose(table(read(f"{folder}/part-*{suffix}")), ROWS, rtol=1e-15)
+    ready: Any = survey_all(read(folder))
     parts = [ready.read(block.index, None, 1) for block in ready.blocks()]
+    # Many small files are read in few blocks.
     assert len(parts) < 200
     assert sum(len(chunks) for chunks, _ in parts) < 200
-    if suffix == ".csv":
-        (tmp_path / "part-123.csv").write_text("late,hour,city\n1,2,Lima\n0,oops,Oslo\n")
-        plain = em.read_csv(folder, label="late", numeric=["hour"])
-        with pytest.raises(DataError, match=r"line 3 of part-123.csv|part-123.csv, line 3"):
-            survey_all(plain)
-    (tmp_path / f"part-7{suffix}").unlink()
+    (tmp_path / "parts" / f"part-7{suffix}").unlink()
     with pytest.raises((ConfigError, DataError), match=r"part-7\."):
         [ready.read(block.index, None, 1) for block in ready.blocks()]
 
 
-def test_files_that_vanish_while_a_job_reads_are_an_error(
-    tmp_path: Path, frame: pd.DataFrame
+def test_folders_of_dask_and_of_another_file_system_have_the_rows_of_the_frame(tmp_path) -> None:
+    dask.dataframe.from_pandas(FRAME, npartitions=12).to_parquet(str(tmp_path / "written"))
+    read = table(em.read_parquet(tmp_path / "written", label="late"))
+    np.testing.assert_array_equal(read, ROWS)  # without the index that Dask stores
+    memory = fsspec.filesystem("memory")
+    for start in (0, 450):
+        text = FRAME.iloc[start : start + 450].to_csv(index=False)
+        memory.pipe_file(f"/em-parts/p{start}.csv", text.encode())
+    for path in ("memory://em-parts", "memory://em-parts/p*.csv"):
+        source = em.read_csv(path, label="late")
+        np.testing.assert_allclose(table(source), ROWS, rtol=1e-15)
+    # The name of the folder implies no format; the source knows it.
+    source = em.read_csv("memory://em-parts", label="late")
+    model = em.LogisticRegression().fit(source)
+    assert model.predict(source).tolist() == model.predict(FRAME.drop(columns="late")).tolist()
+
+
+def test_a_change_of_any_file_changes_the_data_and_is_an_error_once_they_are_listed(
+    tmp_path,
 ) -> None:
-    source = em.read_csv(write_parts(frame, tmp_path / "parts"), label="late")
-    (tmp_path / "parts" / "part-11.csv").unlink()
-    with pytest.raises(DataError, match="has 11 blocks, and block 11 is to be read"):
-        source.survey(11)
+    source: Any = em.read_csv(write_parts(tmp_path / "parts"), label="late")
+    ready: Any = survey_all(source_from_spec(source.spec()))
+    part, before = tmp_path / "parts" / "part-7.csv", source.fingerprint()
+    part.write_text(part.read_text() + "3,Oslo,1\n")
+    assert source.fingerprint() != before
+    assert len(table(source)) == 901
+    assert ready.read(6, None, 1)[1].rows == 75
+    with pytest.raises(DataError, match=r"part-7\.csv has changed since it was listed; start a"):
+        ready.read(7, None, 1)
+    # What a job lists travels with its record, and another start lists again.
+    job, records = em.Job(em.CoCoA(), source), []
+    for name in ("part-0.csv", "part-11.csv"):
+        records.append(job.record("j", 2, [2**30, 2**30])["data"])
+        (tmp_path / "parts" / name).unlink()
+    assert [len(source_from_spec(data).blocks()) for data in records] == [12, 11]
+    with pytest.raises(DataError, match="has 10 blocks, and block 10 is to be read"):
+        source.survey(10)
+
+
+@pytest.mark.parametrize("each", [75, 3])
+def test_an_error_names_the_file_in_which_it_is(tmp_path, each) -> None:
+    folder = write_parts(tmp_path / "parts", ".csv", each)
+    for text, words in (
+        ("hour,city,late\n1,Oslo,0\nsoon,Oslo,1\n", "line 3 of part-3.csv|part-3.csv, line 3"),
+        ("hour,late\n1,0\n", r"part-3\.csv lacks column 'city'"),
+    ):
+        (tmp_path / "parts" / "part-3.csv").write_text(text)
+        with pytest.raises(DataError, match=words):
+            table(em.read_csv(folder, label="late", numeric=["hour"]))
 
 
 @pytest.mark.parametrize(
@@ -207,34 +161,44 @@ def test_files_that_vanish_while_a_job_reads_are_an_error(
         ("mixed", "has folders in it, such as more, wanted files of data alone"),
     ],
 )
-def test_a_path_without_files_says_what_is_there(
-    tmp_path: Path, frame: pd.DataFrame, path: str, message: str
-) -> None:
-    write_parts(frame, tmp_path / "parts")
-    write_parts(frame, tmp_path / "mixed")
+def test_a_path_without_files_says_what_is_there(tmp_path, path, message) -> None:
+    for folder in ("parts", "mixed"):
+        write_parts(tmp_path / folder, each=450)
     for folder in ("empty", "deep/year=2025", "mixed/more"):
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(ConfigError, match=message):
         em.read_csv(str(tmp_path / path), label="late").blocks()
 
 
-def test_a_local_folder_implies_the_format_of_its_files(
-    tmp_path: Path, frame: pd.DataFrame
-) -> None:
-    folder = write_parts(frame, tmp_path / "parts")
-    assert infer_format(folder) == "csv"
+def test_a_job_file_may_leave_out_a_format_that_the_files_of_a_folder_imply(tmp_path) -> None:
+    folder = write_parts(tmp_path / "parts", each=450)
+    file = tmp_path / "job.yaml"
+    text = "data: {{path: {}, label: late}}\nalgorithm: {{name: cocoa}}\n"
+    file.write_text(text.format("parts"))
+    assert JobSpec.from_file(file).data.spec()["format"] == infer_format(folder) == "csv"
+    file.write_text(text.format("parts/*.dat"))
+    with pytest.raises(ConfigError, match=r"left out, and the name .* does not imply one"):
+        JobSpec.from_file(file)
     dump_svmlight_file(np.eye(2), np.ones(2), str(tmp_path / "parts" / "x.svm"))
     assert infer_format(folder) is None
 
 
-def test_a_job_file_may_leave_out_a_format_that_the_name_implies(
-    tmp_path: Path, frame: pd.DataFrame
+@pytest.mark.parametrize(
+    "key", ["ETag", "Content-MD5", "Last-Modified", "updated", "modify", "none"]
+)
+def test_a_changed_remote_file_is_read_again_and_not_remembered_without_a_version(
+    tmp_path, monkeypatch, key
 ) -> None:
-    write_parts(frame, tmp_path / "parts")
-    file = tmp_path / "job.yaml"
-    text = "data: {{path: {}, label: late}}\nalgorithm: {{name: cocoa}}\n"
-    file.write_text(text.format("parts"))
-    assert JobSpec.from_file(file).data.spec()["format"] == "csv"
-    file.write_text(text.format("parts/*.dat"))
-    with pytest.raises(ConfigError, match=r"left out, and the name .* does not imply one"):
-        JobSpec.from_file(file)
+    info, memory = MemoryFileSystem.info, fsspec.filesystem("memory")
+    source = em.read_csv("memory://versions/a.csv", "y", numeric=["y", "a", "b"])
+    for version, header in enumerate(("y,a,b", "a,y,b")):
+        more = {} if key == "none" else {key: f"version {version}"}
+        monkeypatch.setattr(
+            MemoryFileSystem,
+            "info",
+            lambda self, path, more=more, **given: {**info(self, path, **given), **more},
+        )
+        memory.pipe_file("/versions/a.csv", f"{header}\n1,3,5\n".encode())
+        chunks, _ = read_block(source, 0, 2000, 1, tmp_path)
+        assert chunks[0].values.tolist() == [[3.0, 5.0] if version == 0 else [1.0, 5.0]]
+    assert len(list(tmp_path.glob("*.chunks"))) == (0 if key == "none" else 2)

@@ -1,126 +1,203 @@
-"""IDX files become the written images and labels, in any blocks; wrong files are named."""
+"""IDX files and pictures in folders become the written images and labels, in any blocks."""
 
 from __future__ import annotations
 
-import gzip
+import io
+import json
+import os
 import struct
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from elasticml.data.readers.images import read_images
-from elasticml.data.source import load_all
+import elasticml as em
+from elasticml.data.readers import images
+from elasticml.data.readers.images import image_shape
+from elasticml.data.source import load_all, merge_summaries, read_block, source_from_spec
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_spec import JobSpec
+from tests.http_server import serving
+from tests.unit.data.rows import labels, matrix
 
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
+#: Three classes of four pictures, of 3 x 4 pixels in three colours.
+DRAWN = np.random.default_rng(0).integers(0, 256, (12, 3, 4, 3), np.uint8)
+NAMES = [f"{name}/{i}.png" for name in ("bird", "cat", "dog") for i in range(4)]
 
 
-def idx(array: np.ndarray) -> bytes:
-    head = struct.pack(
-        f">BBBB{array.ndim}I", 0, 0, CODES[array.dtype.str[1:]], array.ndim, *array.shape
-    )
-    return head + array.astype(array.dtype.newbyteorder(">")).tobytes()
+def write_idx(path: Path, array: np.ndarray) -> str:
+    size = struct.pack(f">{array.ndim}I", *array.shape)
+    head = bytes([0, 0, CODES[array.dtype.str[1:]], array.ndim]) + size
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(head + array.astype(array.dtype.newbyteorder(">")).tobytes())
+    return str(path)
 
 
-def write(folder: Path, name: str, array: np.ndarray, pack=bytes) -> str:
-    (folder / name).write_bytes(pack(idx(array)))
-    return str(folder / name)
+def idx_file(folder: Path, *dimensions: int) -> str:
+    write_idx(folder / "labels-idx1-ubyte", np.zeros(3, np.uint8))
+    return write_idx(folder / "images-idx3-ubyte", np.zeros((3, *dimensions), np.uint8))
 
 
-def drawn(n: int = 50) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 256, (n, 4, 3), np.uint8), rng.integers(0, 10, n).astype(np.uint8)
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "png")
+    return buffer.getvalue()
 
 
-def pixels(chunks) -> np.ndarray:
-    return np.concatenate([chunk.values for chunk in chunks])
+PICTURES = dict(zip(NAMES, map(png, DRAWN), strict=True))
+#: The rows of the pictures: channel by channel.
+ROWS = DRAWN.transpose(0, 3, 1, 2).reshape(12, -1).tolist()
+LARGE = png(np.full((8, 6, 3), 7, np.uint8))
 
 
-def labels(chunks) -> list[float]:
-    return np.concatenate([chunk.labels for chunk in chunks]).tolist()
+def in_folder(folder: Path, files: dict[str, bytes]) -> str:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return str(folder)
 
 
 @pytest.mark.parametrize("kind", CODES)
-def test_every_type_of_value_is_read(tmp_path, kind):
+def test_every_type_of_value_is_read(tmp_path, kind) -> None:
     X = np.array([[1, 2], [3, 100]], kind)
-    images_at, labels_at = write(tmp_path, "x", X), write(tmp_path, "y", X[:, 0].copy())
-    chunks = load_all(read_images(images_at, labels=labels_at, dtype="float32"))
-    assert pixels(chunks).tolist() == X.tolist()
-    assert pixels(chunks).dtype == np.float32
+    path, labels_at = write_idx(tmp_path / "x", X), write_idx(tmp_path / "y", X[:, 0].copy())
+    chunks = load_all(em.read_images(path, labels=labels_at, dtype="float32"))
+    assert matrix(chunks).tolist() == X.tolist()
+    assert {chunk.layout.dtype for chunk in chunks} == {"float32"}
     assert labels(chunks) == [1.0, 3.0]
 
 
-def test_a_job_file_names_images_and_their_labels(tmp_path):
+@pytest.mark.parametrize("n_bytes", [1, 200, 2**23])
+def test_every_picture_is_in_exactly_one_block(tmp_path, monkeypatch, n_bytes) -> None:
+    monkeypatch.setattr(images, "BLOCK_BYTES", n_bytes)
+    path = in_folder(tmp_path, PICTURES | {"cat/notes.txt": b"no"})
+    source = source_from_spec(em.read_images(path, dtype="float32").spec())
+    chunks = [chunk for block in source.blocks() for chunk in source.read(block.index, 2**20, 1)[0]]
+    assert matrix(chunks).tolist() == ROWS
+    assert labels(chunks) == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
+    assert len({chunk.id for chunk in chunks}) == len(chunks)
+
+
+@pytest.mark.parametrize("n_bytes", [1, 2**23])
+def test_pictures_have_one_size_within_and_between_blocks_or_are_resized(
+    tmp_path, monkeypatch, n_bytes
+) -> None:
+    monkeypatch.setattr(images, "BLOCK_BYTES", n_bytes)
+    path = in_folder(tmp_path, {"a/0.png": LARGE, "b/1.png": PICTURES[NAMES[0]]})
+    with pytest.raises(DataError, match=r"b/1.png is 3 x 4 pixels, wanted 8 x 6 .*set data.size"):
+        load_all(em.read_images(path))
+    rows = matrix(load_all(em.read_images(path, size=[2, 2], mode="L")))
+    assert (rows.shape, rows[0].tolist()) == ((2, 4), [7.0] * 4)
+
+
+def test_test_pictures_are_labelled_as_the_training_pictures(tmp_path) -> None:
+    training = em.read_images(in_folder(tmp_path / "train", PICTURES))
+    facts = merge_summaries([training.read(0, 2**20, 1)[1]])
+    dog = PICTURES["dog/0.png"]
+    test = em.read_images(in_folder(tmp_path / "test", {"dog/0.png": dog}))
+    known = source_from_spec(test.with_stats(facts).spec())
+    assert [chunk.labels.tolist() for chunk in load_all(known)] == [[2.0]]
+    assert known.fingerprint() != test.fingerprint()
+    other = em.read_images(in_folder(tmp_path / "other", {"cow/0.png": dog}))
+    with pytest.raises(DataError, match=r"folder cow, wanted one of the 3 classes .*: bird, cat"):
+        load_all(other.with_stats(facts))
+    for n_columns in (35, 37):
+        with pytest.raises(DataError, match=rf"3 x 4 pixels, 36 values, wanted {n_columns} as in"):
+            load_all(test.with_columns(n_columns))
+
+
+def test_a_change_of_a_folder_or_a_picture_changes_what_is_read(tmp_path) -> None:
+    files = {"deep/a/0.png": PICTURES[NAMES[0]], "b/0.png": PICTURES[NAMES[1]]}
+    source, cache = em.read_images(in_folder(tmp_path / "some", files)), tmp_path / "cache"
+    before = source.fingerprint()
+    assert labels(read_block(source, 0, 2**20, 1, cache)[0]) == [1.0, 0.0]
+    # The folder listing does not show it: neither names nor their number have changed.
+    (path := tmp_path / "some" / "deep/a/0.png").write_bytes(PICTURES[NAMES[5]])
+    os.utime(path, (1, 1))
+    assert matrix(read_block(source, 0, 2**20, 1, cache)[0])[1].tolist() == ROWS[5]
+    in_folder(tmp_path / "some", {"b/9.png": files["b/0.png"]})
+    assert source.fingerprint() != before
+
+
+def test_a_folder_on_hdfs_is_read_from_its_host() -> None:
+    """The paths that a file system lists lack the host of the URL."""
+    files = {f"/data/{name}": content for name, content in PICTURES.items()}
+
+    def status(path: str) -> dict[str, object]:
+        kind = "FILE" if path in files else "DIRECTORY"
+        return {"length": len(files.get(path, b"")), "type": kind, "modificationTime": 1}
+
+    def answer(method, url, headers, body):
+        path, query = urlsplit(url).path.removeprefix("/webhdfs/v1"), urlsplit(url).query
+        if "op=GETFILESTATUS" in query:
+            return 200, {}, json.dumps({"FileStatus": status(path)}).encode()
+        if "op=OPEN" in query:
+            start = int(query.partition("offset=")[2].partition("&")[0] or 0)
+            return 200, {}, files[path][start:]
+        below = {name[len(path) + 1 :].split("/")[0] for name in files if name.startswith(path)}
+        results = [{"pathSuffix": name, **status(f"{path}/{name}")} for name in sorted(below)]
+        return 200, {}, json.dumps({"FileStatuses": {"FileStatus": results}}).encode()
+
+    with serving(answer) as url:
+        chunks = load_all(em.read_images(f"webhdfs://{urlsplit(url).netloc}/data"))
+    assert matrix(chunks).tolist() == ROWS
+
+
+def test_labels_are_beside_the_images_or_named(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.labels is missing, .*, which is not named"):
+        em.read_images("pictures").blocks()
+    write_idx(tmp_path / "a-images-idx3-ubyte", DRAWN[..., 0])
+    with pytest.raises(ConfigError, match="labels-idx1-ubyte does not exist"):
+        load_all(em.read_images(tmp_path / "a-images-idx3-ubyte"))
     for name in ("train", "t10k"):
-        X, y = drawn(5)
-        write(tmp_path, f"{name}-images-idx3-ubyte", X)
-        write(tmp_path, f"{name}-labels", y)
+        write_idx(tmp_path / f"{name}-images", DRAWN[..., 0])
+        write_idx(tmp_path / f"{name}-labels", np.arange(12, dtype=np.uint8))
     (tmp_path / "job.yaml").write_text(
-        "data: {format: images, path: train-images-idx3-ubyte, labels: train-labels,\n"
-        "  dtype: float32, test: {path: t10k-images-idx3-ubyte, labels: t10k-labels}}\n"
+        "data: {format: images, path: train-images, labels: train-labels,\n"
+        "  dtype: float32, test: {path: t10k-images, labels: t10k-labels}}\n"
         "algorithm: {name: batch_gradient}\n"
     )
     file = JobSpec.from_file(tmp_path / "job.yaml")
-    assert file.data.spec()["labels"] == str(tmp_path / "train-labels")
-    assert file.test.spec()["labels"] == str(tmp_path / "t10k-labels")
-    assert file.test.spec()["dtype"] == "float32"
+    specs = [source.spec() for source in (file.data, file.test)]
+    assert [s["labels"] for s in specs] == [f"{tmp_path}/{n}-labels" for n in ("train", "t10k")]
+    assert specs[1]["dtype"] == "float32"
     assert len(file.test.blocks()) == 1
 
 
-X, Y = drawn(3)
-WRONG = {
-    "no IDX": (b"\x89PNG\r\n", idx(Y), r"x begins with 89 50 4e 47, wanted an IDX file"),
-    "a type that is not": (b"\0\0\7\1\0\0\0\1\0", idx(Y), r"x begins with 00 00 07 01, wanted"),
-    # The message had the product of the sizes, a number of hundreds of digits.
-    "255 dimensions": (b"\0\0\x08\xff" + 1020 * b"\x7f", idx(Y), r"x begins with 00 00 08 ff, w"),
-    "half a header": (idx(X)[:9], idx(Y), r"x begins with 00 00 08 03, wanted an IDX file"),
-    "cut short": (idx(X)[:-1], idx(Y), r"x has 51 bytes, wanted 52 for dimensions \(3, 4, 3\)"),
-    "cut and packed": (
-        gzip.compress(idx(X)[:-13]),
-        idx(Y),
-        r"x: the data end early or are damaged \(after 1 of 3 examples\)",
-    ),
-    "damaged": (gzip.compress(idx(X))[:-20], idx(Y), r"x: the data end early or are damaged"),
-    "another checksum": (
-        gzip.compress(idx(X))[:-8] + bytes(8),
-        idx(Y),
-        r"x: the data end early or are damaged",
-    ),
-    "labels of another checksum": (
-        idx(X),
-        gzip.compress(idx(Y))[:-8] + bytes(8),
-        r"y: the data end early or are damaged",
-    ),
-    "more images than it says": (
-        gzip.compress(idx(X) + b"\0"),
-        idx(Y),
-        r"x has more data after its 3 examples",
-    ),
-    "no pixels": (idx(Y), idx(Y), r"x has dimensions \(3,\), wanted images and their pixels"),
-    "no images": (idx(X[:0]), idx(Y[:0]), r"x has dimensions \(0, 4, 3\), wanted images"),
-    "too few labels": (idx(X), idx(Y[:2]), r"y has dimensions \(2,\), wanted one label for each"),
-    "not a number": (
-        idx(np.array([[1.0], [np.nan], [2.0]])),
-        idx(Y),
-        r"x, example 1, value 0: nan, wanted a finite number",
-    ),
-}
+def test_a_shape_is_that_in_which_images_are_read(tmp_path) -> None:
+    for k, (dimensions, shape) in enumerate(
+        {(4, 6): (1, 4, 6), (3, 2, 5): (3, 2, 5), (24,): None}.items()
+    ):
+        assert image_shape(em.read_images(idx_file(tmp_path / f"{k}", *dimensions))) == shape
+    path = in_folder(tmp_path / "some", {"a/1.png": LARGE, "b/1.png": b"never read"})
+    assert image_shape(em.read_images(path)) == (3, 8, 6)
+    assert image_shape(em.read_images(path, mode="L")) == (1, 8, 6)
+    assert image_shape(em.read_images(path, size=(8, 2))) == (3, 8, 2)
+    assert image_shape(em.from_arrays(np.zeros((2, 16)), np.zeros(2))) is None
+    with pytest.raises(DataError, match="has no pictures in folders"):
+        image_shape(em.read_images(in_folder(tmp_path / "none", {"a/notes.txt": b"no"})))
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_files_are_named(tmp_path, case):
-    pictures, targets, message = WRONG[case]
-    (tmp_path / "x").write_bytes(pictures)
-    (tmp_path / "y").write_bytes(targets)
-    with pytest.raises(DataError, match=message) as caught:
-        load_all(read_images(str(tmp_path / "x"), labels=str(tmp_path / "y")))
-    assert "\n" not in str(caught.value)
+@pytest.mark.torch
+def test_a_networks_test_images_of_equal_area_and_another_shape_are_refused(tmp_path) -> None:
+    train = em.read_images(idx_file(tmp_path / "train", 4, 6))
+    test = em.read_images(idx_file(tmp_path / "test", 3, 8))
+    rows = em.from_arrays(np.zeros((2, 24)), np.arange(2))
+    report = r"data\.test: .*pictures have shape \[1, 3, 8\], wanted \[1, 4, 6\] as in training"
+    # Without training images the configured shape is used, if it is that of an image.
+    for data, tested, shape in ((train, test, None), (rows, test, (1, 4, 6))):
+        algorithm = em.LocalSGD(model="tests.networks:linear", shape=shape)
+        with pytest.raises(DataError, match=report):
+            em.Job(algorithm, data, test=tested).check_data()
+    for data, tested, shape in ((train, train, None), (rows, test, None), (rows, test, (24,))):
+        algorithm = em.LocalSGD(model="tests.networks:linear", shape=shape)
+        em.Job(algorithm, data, test=tested).check_data()
 
 
-def test_labels_that_cannot_be_guessed_must_be_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"data\.labels is missing, .*, which is not named"):
-        read_images("pictures").blocks()
-    with pytest.raises(ConfigError, match="labels-idx1-ubyte does not exist"):
-        load_all(read_images(write(tmp_path, "a-images-idx3-ubyte", X)))
+def test_a_linear_model_takes_test_images_of_another_shape_and_equal_area(tmp_path) -> None:
+    train = em.read_images(idx_file(tmp_path / "train", 4, 6))
+    test = em.read_images(idx_file(tmp_path / "test", 3, 8))
+    em.Job(em.BatchGradient(), train, test=test).check_data()

@@ -203,6 +203,8 @@ def test_chunks_have_at_most_the_requested_size_or_one_row_and_are_the_same_each
     assert len(chunks) < summary.rows
     single = read_again(again, [chunks[-1].id], 1500, 1)
     assert [bytes(chunk.body) for chunk in single] == [bytes(chunks[-1].body)]
+    with pytest.raises(DataError, match="has no chunk"):
+        read_again(again, [chunks[-1].id._replace(ordinal=9999)], 1500, 1)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gz"])

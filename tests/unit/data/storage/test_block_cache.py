@@ -4,18 +4,17 @@ processes.
 
 from __future__ import annotations
 
-import gzip
 import os
 import signal
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
-from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, pin_blocks, read_block
 from elasticml.data.storage import block_cache
 from elasticml.data.storage.block_cache import PINNED_S_MAX, unpin
@@ -23,42 +22,9 @@ from elasticml.errors import ConfigError, DataError
 from tests.waiting import until
 
 
-def packed(folder: Path, n: int = 400) -> SvmlightSource:
-    text = "".join(f"{i} 1:{i} 2:0.5 7:3\n" for i in range(n))
-    (folder / "data.svm.gz").write_bytes(gzip.compress(text.encode()))
-    return read_svmlight(str(folder / "data.svm.gz"))
-
-
-def test_a_damaged_cache_is_parsed_again(tmp_path: Path) -> None:
-    data, folder = packed(tmp_path), tmp_path / "cache"
-    chunks, _ = read_block(data, 0, 2000, 4, folder)
-    (path,) = folder.glob("*.chunks")
-    whole = path.read_bytes()
-    other_rows = whole.replace(b'"rows": 400', b'"rows": 900')
-    damaged = whole[:-200] + b"x" + whole[-199:]
-    for raw in (b"", whole[:100], whole[:-64], damaged, other_rows):
-        path.write_bytes(raw)
-        again, _ = read_block(data, 0, 2000, 4, folder)
-        assert [bytes(c.body) for c in again] == [bytes(c.body) for c in chunks]
-        assert path.read_bytes() == whole
-
-
-def test_without_a_usable_directory_nothing_is_cached(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    chunks, _ = read_block(packed(tmp_path), 0, 2000, 4, tmp_path / "file" / "cache")
-    assert sum(chunk.n_rows for chunk in chunks) == 400
-
-
-def test_a_failed_parse_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"1 1:2\n1 1:x\n"))
-    with pytest.raises(DataError, match="line 2"):
-        read_block(read_svmlight(str(tmp_path / "a.gz")), 0, None, 1, tmp_path / "cache")
-    assert list((tmp_path / "cache").glob("*.chunks")) == []
-
-
-def cached_chunk_sizes(folder: Path) -> list[str]:
-    """Return the chunk sizes of the blocks in a cache."""
-    return sorted(path.stem.rpartition("-")[2] for path in folder.glob("*.chunks"))
+def text(folder: Path, name: str = "a.svm") -> SvmlightSource:
+    (folder / name).write_text("".join(f"{i} 1:{i} 2:0.5 7:3\n" for i in range(400)))
+    return read_svmlight(str(folder / name))
 
 
 def read(source: Source, folder: Path | bool | None, size: int = 2000) -> list[bytes]:
@@ -66,20 +32,29 @@ def read(source: Source, folder: Path | bool | None, size: int = 2000) -> list[b
     return [bytes(chunk.body) for chunk in chunks]
 
 
-def table(folder: Path) -> Source:
-    (folder / "a.csv").write_text("y,a,b\n" + "".join(f"{i},{i}.5,2\n" for i in range(50)))
-    return read_csv(str(folder / "a.csv"), "y", numeric=["y", "a", "b"])
+def cached_chunk_sizes(folder: Path) -> list[str]:
+    """Return the chunk sizes of the blocks in a cache."""
+    return sorted(path.stem.rpartition("-")[2] for path in folder.glob("*.chunks"))
 
 
-def text(folder: Path) -> SvmlightSource:
-    (folder / "a.svm").write_text("".join(f"{i} 1:{i} 2:0.5 7:3\n" for i in range(400)))
-    return read_svmlight(str(folder / "a.svm"))
+def test_a_damaged_cache_is_parsed_again(tmp_path: Path) -> None:
+    data, folder = text(tmp_path), tmp_path / "cache"
+    chunks = read(data, folder)
+    (path,) = folder.glob("*.chunks")
+    whole = path.read_bytes()
+    other_rows = whole.replace(b'"rows": 400', b'"rows": 900')
+    damaged = whole[:-200] + b"x" + whole[-199:]
+    for raw in (b"", whole[:100], whole[:-64], damaged, other_rows):
+        path.write_bytes(raw)
+        assert read(data, folder) == chunks
+        assert path.read_bytes() == whole
 
 
-def test_a_changed_file_is_parsed_again(tmp_path: Path) -> None:
+def test_changed_files_and_other_settings_are_other_blocks(tmp_path: Path) -> None:
     source, folder = text(tmp_path), tmp_path / "cache"
-    before = read(source, folder)
-    path = Path(source.path)
+    before, path = read(source, folder), Path(source.path)
+    assert read(read_svmlight(source.path, dtype="float32"), folder) != before
+    assert len(cached_chunk_sizes(folder)) == 2
     status = path.stat()
     path.write_text(path.read_text().replace("0.5", "0.7"))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
@@ -89,8 +64,13 @@ def test_a_changed_file_is_parsed_again(tmp_path: Path) -> None:
     assert after == read(source, False)
 
 
-def test_a_file_that_changes_while_it_is_parsed_is_not_kept(tmp_path: Path, monkeypatch) -> None:
+def test_nothing_is_kept_of_a_failed_parse_nor_of_a_file_that_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, folder = text(tmp_path), tmp_path / "cache"
+    (tmp_path / "bad.svm").write_text("1 1:2\n1 1:x\n")
+    with pytest.raises(DataError, match="line 2"):
+        read(read_svmlight(str(tmp_path / "bad.svm")), folder)
     parse = SvmlightSource.read
 
     def changing(self: SvmlightSource, *given: object) -> block_cache.Block:
@@ -103,18 +83,30 @@ def test_a_file_that_changes_while_it_is_parsed_is_not_kept(tmp_path: Path, monk
     assert cached_chunk_sizes(folder) == []
 
 
-def test_other_settings_are_other_blocks(tmp_path: Path) -> None:
+def test_without_room_or_a_usable_folder_nothing_is_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, folder = text(tmp_path), tmp_path / "cache"
-    double = read(source, folder)
-    single = read(read_svmlight(source.path, dtype="float32"), folder)
-    assert single != double
-    assert len(cached_chunk_sizes(folder)) == 2
+    wanted = read(source, False)
+    (tmp_path / "file").write_text("in the way")
+    assert read(source, tmp_path / "file" / "cache") == wanted
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", "1 KiB")
+    assert read(source, folder) == wanted
+    assert not folder.exists()
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", "many")
+    with pytest.raises(ConfigError, match="ELASTICML_CACHE_SIZE is 'many', wanted a size"):
+        read(source, folder)
+    monkeypatch.delenv("ELASTICML_CACHE_SIZE")
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(block_cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
+    assert read(source, folder) == wanted
+    assert cached_chunk_sizes(folder) == []
 
 
 def test_a_full_cache_evicts_the_least_recently_used_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, folder = packed(tmp_path), tmp_path / "cache"
+    data, folder = text(tmp_path), tmp_path / "cache"
     for i, size in enumerate((2000, 2001, 2002)):
         read(data, folder, size)
         (path,) = folder.glob(f"*-{size}.chunks")
@@ -127,23 +119,6 @@ def test_a_full_cache_evicts_the_least_recently_used_block(
     assert sorted(path.name for path in folder.glob("*.lock")) == sorted(
         f"{data.fingerprint()}-0-{size}.lock" for size in (2000, 2003)
     )
-
-
-def test_data_larger_than_the_cache_leave_it_alone(tmp_path: Path, monkeypatch) -> None:
-    data, folder = text(tmp_path), tmp_path / "cache"
-    monkeypatch.setenv("ELASTICML_CACHE_SIZE", "1 KiB")
-    read(data, folder)
-    assert not folder.exists()
-    monkeypatch.setenv("ELASTICML_CACHE_SIZE", "many")
-    with pytest.raises(ConfigError, match="ELASTICML_CACHE_SIZE is 'many', wanted a size"):
-        read(data, folder)
-
-
-def test_a_nearly_full_disk_gets_no_cache(tmp_path: Path, monkeypatch) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(block_cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
-    read(text(tmp_path), tmp_path / "cache")
-    assert cached_chunk_sizes(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("setting", [None, True])
@@ -225,37 +200,32 @@ def test_a_killed_writer_leaves_no_wrong_block(tmp_path: Path) -> None:
     assert list(folder.glob("*.part")) == []
 
 
-def test_pinned_blocks_stay_until_they_are_unpinned(tmp_path: Path, monkeypatch) -> None:
+def test_pinned_blocks_stay_until_they_are_unpinned_or_their_job_never_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, jobs = tmp_path / "cache", ("hdfs://nn/one", "/two")
-    kept, other = text(tmp_path), table(tmp_path)
-    read(kept, folder)
-    (block,) = folder.glob("*.chunks")
-    for job in jobs:
-        pin_blocks(kept, job, folder)
-    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(block.stat().st_size + 100))
+    kept, other = text(tmp_path), text(tmp_path, "b.svm")
+    sizes = iter(range(2100, 9000, 100))
 
-    def is_kept() -> bool:
+    def is_kept(job: str | None = None, before: Callable[[], object] = lambda: None) -> bool:
+        if job:
+            pin_blocks(kept, job, folder)
+        before()
         read(other, folder, size=next(sizes))  # a new block, for which there is no room
         return block.exists()
 
-    sizes = iter(range(2000, 3000, 100))
-    assert is_kept()
-    unpin(jobs[0], folder)
-    assert is_kept()  # the other job still needs it
-    unpin(jobs[1], folder)
-    assert not is_kept()
-    assert list(folder.glob("*.pin")) == []
-
-
-def test_a_pin_of_a_job_that_never_resumed_ends(tmp_path: Path, monkeypatch) -> None:
-    folder, kept = tmp_path / "cache", text(tmp_path)
     read(kept, folder)
     (block,) = folder.glob("*.chunks")
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(block.stat().st_size + 100))
+    pin_blocks(kept, jobs[0], folder)
+    assert is_kept(jobs[1])
+    assert is_kept(before=lambda: unpin(jobs[0], folder))  # the other job still needs it
+    assert not is_kept(before=lambda: unpin(jobs[1], folder))
+    assert list(folder.glob("*.pin")) == []
+    read(kept, folder)
     pin_blocks(kept, "job", folder)
     (mark,) = folder.glob("*.pin")
     long_ago = mark.stat().st_mtime - PINNED_S_MAX - 1
     os.utime(mark, (long_ago, long_ago))
-    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(block.stat().st_size + 100))
-    read(table(tmp_path), folder)
-    assert not block.exists()
+    assert not is_kept()
     assert not mark.exists()
