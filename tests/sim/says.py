@@ -45,7 +45,10 @@ SUGGESTIONS: dict[str, Callable[[View], Sequence[Any]]] = {
     "move otherwise": lambda v: [Move(targets=_to(v, C, C), why="")],
     "replicate": lambda v: [Replicate(targets=_to(v, B), why="")],
     "replicate everything": lambda v: [Replicate(targets=_all_to(v, C), why="")],
-    "discard": lambda v: [Discard(member=B, chunks=(*first_of(v, A), *first_of(v, B)), why="")],
+    "discard": lambda v: [
+        Discard(member=member, chunks=(*first_of(v, A), *first_of(v, B)), why="")
+        for member in v.chunks.holders(*first_of(v, A)) - {A}
+    ],
     "discard the last": lambda v: [Discard(member=A, chunks=first_of(v, A), why="")],
     "retire": lambda v: [Retire(members=(B,), why="")],
     "retire to C": lambda v: [
