@@ -26,7 +26,7 @@ from elasticml.algorithms.async_sgd.checked_singles import (
 )
 from elasticml.algorithms.base import Parallel
 from elasticml.arrays import F64, I32, I64
-from elasticml.compiled import kernel, regrouping_kernel
+from elasticml.compiled import kernel
 
 #: Size in bytes of a block of gathered rows, which stays in the L2 cache.
 _BLOCK_BYTES: Final = 2**18
@@ -111,17 +111,6 @@ class Rows:
         mean = X.T @ (weights / weights.sum())
         products: F64 = X @ mean
         return np.maximum(norms - 2.0 * products + float(mean @ mean), 0.0)
-
-
-@regrouping_kernel
-def square_to(rows: Stored, i: int, point: F64, norm: float) -> Any:
-    """Return the squared distance of row ``i`` to a point of the squared norm ``norm``."""
-    if rows.dense.size > 0:
-        return squared_distance(rows.dense[i], point)
-    total = 0.0
-    for at in range(rows.indptr[i], rows.indptr[i + 1]):
-        total += rows.values[at] * point[rows.indices[at]]
-    return max(0.0, rows.squares[i] + norm - 2.0 * total)
 
 
 class _Bounds(NamedTuple):

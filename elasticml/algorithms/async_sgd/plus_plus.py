@@ -24,8 +24,8 @@ from elasticml.algorithms.async_sgd.checked_singles import (
     squared_distance,
     to_single,
 )
-from elasticml.algorithms.async_sgd.local_kmeans import Rows, Stored, square_to
-from elasticml.arrays import F32, F64, I64
+from elasticml.algorithms.async_sgd.local_kmeans import Rows, Stored
+from elasticml.arrays import F32, F64, I32, I64
 from elasticml.compiled import kernel, regrouping_kernel
 
 #: Rows from which k-means++ chooses, at most: it looks at each of them for each centre.
@@ -155,6 +155,17 @@ class _Greedy:
         return centre
 
 
+@regrouping_kernel
+def _square_to(
+    indptr: Any, indices: I32, values: F64, squares: F64, i: int, point: F64, norm: float
+) -> Any:
+    """Return the squared distance of sparse row ``i`` to a point of the squared norm ``norm``."""
+    total = 0.0
+    for at in range(indptr[i], indptr[i + 1]):
+        total += values[at] * point[indices[at]]
+    return max(0.0, squares[i] + norm - 2.0 * total)
+
+
 @kernel
 def _write_row(rows: Stored, i: int, out: F64) -> None:
     for j in range(out.size):
@@ -162,6 +173,16 @@ def _write_row(rows: Stored, i: int, out: F64) -> None:
     if rows.dense.size == 0:
         for at in range(rows.indptr[i], rows.indptr[i + 1]):
             out[rows.indices[at]] = rows.values[at]
+
+
+@kernel
+def _draw(weights: F64, near: F64, left: float) -> int:
+    """Return the row in whose share of the inertia ``left`` is."""
+    drawn = 0
+    while drawn < weights.size - 1 and left >= weights[drawn] * near[drawn]:
+        left -= weights[drawn] * near[drawn]
+        drawn += 1
+    return drawn
 
 
 @regrouping_kernel
@@ -176,28 +197,35 @@ def _swap(
     candidate: F64,
     numbers: I64,
 ) -> int:
+    """Do what :func:`swap_centres` says.
+
+    No record is passed in its loops: each call would count the references of the record's arrays,
+    which takes longer than a distance.
+    """
     near, second, fresh = of_rows[0], of_rows[1], of_rows[2]
     missed, away = of_centres[0], of_centres[1]
     who, next_who = numbers[0], numbers[1]
-    n, n_centres = weights.size, len(centres)
-    swaps, stale = 0, -1
+    dense, indptr, indices, values, squares, _ = rows
+    n, n_centres, swaps, stale = weights.size, len(centres), 0, -1
     for uniform in uniforms:
         inertia = 0.0
         for i in range(n):
             if who[i] == stale or next_who[i] == stale:
                 near[i], second[i] = np.inf, np.inf
                 for k in range(n_centres):
-                    square = square_to(rows, i, centres[k], norms[k])
+                    if dense.size > 0:
+                        square = squared_distance(dense[i], centres[k])
+                    else:
+                        square = _square_to(
+                            indptr, indices, values, squares, i, centres[k], norms[k]
+                        )
                     if square < near[i]:
                         second[i], next_who[i] = near[i], who[i]
                         near[i], who[i] = square, k
                     elif square < second[i]:
                         second[i], next_who[i] = square, k
             inertia += weights[i] * near[i]
-        left, drawn = uniform * inertia, 0
-        while drawn < n - 1 and left >= weights[drawn] * near[drawn]:
-            left -= weights[drawn] * near[drawn]
-            drawn += 1
+        drawn = _draw(weights, near, uniform * inertia)
         _write_row(rows, drawn, candidate)
         norm, with_it = rows.squares[drawn] if rows.squares.size > 0 else 0.0, 0.0
         for k in range(n_centres):
@@ -208,8 +236,10 @@ def _swap(
             least = away[who[i]] - np.sqrt(near[i])
             if least > 0.0 and least * least > second[i]:
                 fresh[i] = np.inf
+            elif dense.size > 0:
+                fresh[i] = squared_distance(dense[i], candidate)
             else:
-                fresh[i] = square_to(rows, i, candidate, norm)
+                fresh[i] = _square_to(indptr, indices, values, squares, i, candidate, norm)
             own = min(near[i], fresh[i])
             with_it += weights[i] * own
             missed[who[i]] += weights[i] * (min(second[i], fresh[i]) - own)
