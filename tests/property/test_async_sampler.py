@@ -1,4 +1,4 @@
-"""For any placement of chunks, every example is visited once before its chunk is visited again."""
+"""The sampler: each example once a pass, shuffled, for any placement of chunks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ from elasticml.ids import ChunkId
 from tests.chunk_states import send_state
 
 MEMBERS = 3
+
+
+def make_chunks(sizes):
+    return [
+        dense_chunk(ChunkId("test", 0, k), np.zeros(n), np.zeros((n, 1)))
+        for k, n in enumerate(sizes)
+    ]
+
+
+def visited(batch):
+    return [(chunk.id.ordinal, int(row)) for chunk, rows in batch.parts for row in rows]
 
 
 def moved(chunk):
@@ -36,10 +47,7 @@ def moved(chunk):
 )
 @example(sizes=[2, 1], window=1, seed=0, actions=[(0, 0, 2), (0, 0, 1), (0, 0, 0)])
 def test_visits_of_a_chunks_rows_differ_by_one_at_most(sizes, window, seed, actions):
-    chunks = [
-        dense_chunk(ChunkId("test", 0, k), np.zeros(n), np.zeros((n, 1)))
-        for k, n in enumerate(sizes)
-    ]
+    chunks = make_chunks(sizes)
     owned = [chunks[i::MEMBERS] for i in range(MEMBERS)]
     samplers = [Sampler(some, seed=seed, window=window) for some in owned]
     visits: Counter[tuple[int, int]] = Counter()
@@ -48,8 +56,7 @@ def test_visits_of_a_chunks_rows_differ_by_one_at_most(sizes, window, seed, acti
             drawn = samplers[member].next(size)
             assert drawn.size <= size
             assert (drawn.size > 0) == bool(owned[member])
-            for chunk, rows in drawn.parts:
-                visits.update((chunk.id.ordinal, int(row)) for row in rows)
+            visits.update(visited(drawn))
         elif owned[member]:
             to, given_up = (member + 1) % MEMBERS, owned[member].pop(which % len(owned[member]))
             owned[to].append(moved(given_up))
@@ -66,12 +73,37 @@ def test_visits_of_a_chunks_rows_differ_by_one_at_most(sizes, window, seed, acti
         # is visited twice at most until all are level; then each pass visits every row once.
         seen = Counter()
         while not all(c.state.get(POSITION, (0, 0))[1] == 0 for c in some) or sampler.passes % 1:
-            for chunk, some_rows in sampler.next(7).parts:
-                seen.update((chunk.id.ordinal, int(row)) for row in some_rows)
+            seen.update(visited(sampler.next(7)))
         assert set(seen.values()) <= {1, 2}
         made = sampler.passes
         whole = Counter()
         while rows and sampler.passes < made + 1:
-            for chunk, some_rows in sampler.next(7).parts:
-                whole.update((chunk.id.ordinal, int(row)) for row in some_rows)
+            whole.update(visited(sampler.next(7)))
         assert whole == Counter((c.id.ordinal, r) for c in some for r in range(c.n_rows))
+
+
+def test_orders_are_shuffled_and_differ_between_passes_and_seeds():
+    def order(seed, pass_):
+        sampler = Sampler(make_chunks([50]), seed=seed)
+        return visited([sampler.next(50) for _ in range(pass_ + 1)][pass_])
+
+    results = [order(0, 0), order(0, 1), order(1, 0)]
+    assert order(0, 0) == results[0]
+    assert sorted(results[0]) != results[0]
+    assert results[0] != results[1] != results[2] != results[0]
+
+
+def test_a_batch_is_drawn_from_several_chunks():
+    sampler = Sampler(make_chunks([100] * 20), seed=0, window=8)
+    assert [rows.size for _, rows in sampler.next(64).parts] == [8] * 8
+
+
+def test_a_member_that_finished_its_passes_visits_new_chunks_once():
+    own, taken = make_chunks([20, 30])
+    sampler, drawn = Sampler([own], seed=0), []
+    while sampler.passes < 3.0:
+        sampler.next(10)
+    sampler.change([own, taken])
+    while sampler.passes < 3.0:
+        drawn += [chunk for chunk, _ in visited(sampler.next(10))]
+    assert drawn == [1] * 30
