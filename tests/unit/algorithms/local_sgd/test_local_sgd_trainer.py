@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.base import Exchange, Model, RoundEnd
 from elasticml.algorithms.local_sgd import local_sgd_exchanges
 from elasticml.algorithms.local_sgd.module_factory import cnn
 from elasticml.algorithms.local_sgd.network import Network
@@ -15,8 +14,6 @@ from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
-from elasticml.protocol.events import ExchangeHeader
-from elasticml.runtime.executors import parallel
 from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
 
 torch = pytest.importorskip("torch")
@@ -101,52 +98,6 @@ def test_sixteen_steps_in_a_round_are_the_same_as_sixteen_rounds_bit_for_bit():
     assert np.array_equal(flat(long.model.arrays), flat(short.model.arrays))
 
 
-def test_models_are_weighted_by_the_samples_that_were_really_taken():
-    """A member with two thirds of the data has two thirds of the weight, by its own samples."""
-    results = []
-    parts = split_rows(IMAGES, LABELS, 3, chunk_rows=13)
-    uneven = World(
-        settings={"seed": SEED, "batch": 4, "local_steps": 3, "momentum": 0.0, "normalize": "none"},
-        parts=[parts[0], parts[1] + parts[2]],
-        algorithm="local_sgd",
-        absent="reload",
-        watch=lambda _, requests: results.append(requests),
-    )
-    run = uneven.run(1)
-    (requests,) = [a for a in results if a.exchange.operation == "train"]
-    solo = []
-    for member in (0, 1):
-        alone = World(
-            settings=uneven.settings,
-            parts=uneven.parts,
-            algorithm="local_sgd",
-            absent="reload",
-            schedule=[Vanish(round=0, members=(1 - member,), during="train")],
-            watch=lambda _, requests: solo.append(requests),
-        )
-        alone.run(1)
-    partials = [a.outcome.arrays for a in solo if a.exchange.operation == "train"]
-    assert [p["sums"][0] for p in partials] == [8.0, 16.0]
-    summed = partials[0]["weights"] + partials[1]["weights"]
-    assert np.array_equal(requests.outcome.arrays["weights"], summed)
-    assert flat(run.model.arrays) == pytest.approx(summed / 24.0, rel=1e-15)
-
-
-def test_torch_uses_as_many_threads_as_the_member_has(monkeypatch):
-    results, train = [], Network.train
-
-    def watched(network: Network, *arguments: Any) -> float:
-        results.append(torch.get_num_threads())
-        return train(network, *arguments)
-
-    monkeypatch.setattr(Network, "train", watched)
-    for n_threads in (2, 1):
-        threads = parallel(n_threads)
-        world(1, batch=8, parallel=threads).run(1)
-        threads.close()
-    assert results == [2, 1]
-
-
 def test_a_warm_start_continues_where_another_run_ended():
     """Without momentum, two epochs equal one epoch and then another, to the last bit."""
     sizes = {"batch": 90, "local_steps": 1, "momentum": 0.0}
@@ -190,35 +141,6 @@ def test_a_row_says_how_many_samples_were_computed_on_cuda(monkeypatch):
     assert row.extra["on_cuda"] == row.extra["samples"] == 16
 
 
-def test_a_lost_member_s_update_is_left_out_and_its_samples_come_later_in_the_epoch():
-    run = world(
-        3,
-        batch=5,
-        local_steps=2,
-        epochs=2,
-        schedule=[Vanish(round=1, members=(2,), during="train"), Return(round=3)],
-    ).run(100)
-    # In the third round two members take 20 samples without the third, which is absent; then the
-    # newcomer has 20 of the 30 remaining examples.
-    assert column(run, "samples")[:4] == [30, 20, 10, 30]
-    assert column(run, "skipped")[-1] == 0
-    assert sum(column(run, "samples")) == 180
-
-
-def test_examples_of_an_ignored_member_are_left_out_of_the_epoch():
-    run = world(
-        3,
-        batch=5,
-        local_steps=2,
-        epochs=2,
-        absent="ignore",
-        schedule=[Vanish(round=1, members=(2,), during="train")],
-    ).run(100)
-    # The lost member had 10 of its 30 samples in the first epoch, and none in the second.
-    assert sum(column(run, "samples")) == 180 - 20 - 30
-    assert run.exchanges[-1].outcome.absent_examples == 30
-
-
 def test_the_holdout_is_evaluated_at_the_start_of_every_epoch_and_never_trained_on():
     run = world(2, batch=4, local_steps=2, holdout=0.3, epochs=3).run(100)
     firsts = [row for row in run.rows if "holdout_accuracy" in row.extra]
@@ -252,54 +174,14 @@ def test_random_layers_use_the_seed_and_running_statistics_are_averaged():
     assert runs[0].model.arrays["1.num_batches_tracked"] == 3 + 3 + 2 + 3
 
 
-def test_a_job_resumed_in_another_process_has_the_same_bits():
-    settings = {"seed": SEED, "batch": 4, "local_steps": 3, "learning_rate": RATE, "holdout": 0.2}
-    whole = run_from(settings, 20)
-    part = run_from(settings, 7)
-    rest = run_from(settings, 13, resume=part[0][-1].resume)
-    rows = [*part[0], *rest[0]]
-    assert [row.objective for row in rows] == [row.objective for row in whole[0]]
-    assert [row.extra for row in rows] == [row.extra for row in whole[0]]
-    assert np.array_equal(flat(rest[1].arrays), flat(whole[1].arrays))
-
-
-def run_from(settings: Any, rounds: int, resume: Any = None) -> tuple[list[RoundEnd], Model]:
-    """Run on two members, from the end of a former run."""
-    from elasticml.algorithms.base import Outcome
-    from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
-    from elasticml.algorithms.parallel import Serial
-    from elasticml.ids import ExchangeId
-
-    parts = parts_of(2)
-    facts = facts_of([c for part in parts for c in part])
-    solvers = [LocalSGDSolver(settings, facts) for _ in parts]
-    trainer = make_trainer(settings, facts, "reload", resume=resume)
-    rows: list[RoundEnd] = []
-    answer: Any = None
-    while True:
-        try:
-            item = trainer.send(answer)
-        except StopIteration as end:
-            return rows, end.value
-        if isinstance(item, RoundEnd):
-            rows.append(item)
-            answer = len(rows) < rounds
-            continue
-        assert isinstance(item, Exchange)
-        work = ExchangeHeader(
-            exchange=ExchangeId(1),
-            operation=item.operation,
-            model=item.model,
-            parameters=item.parameters,
-            returns=item.returns,
-            members=2,
-        )
-        partials = [s.compute(work, part, Serial()) for s, part in zip(solvers, parts, strict=True)]
-        merge = np.maximum if item.reduce == "max" else np.add
-        arrays = {name: merge(partials[0][name], partials[1][name]) for name in item.returns}
-        answer = Outcome(
-            exchange=ExchangeId(1), arrays=arrays, examples=90, absent_examples=0, members=2
-        )
+def test_a_resumed_job_has_the_same_bits():
+    given = {"batch": 4, "local_steps": 3, "holdout": 0.2}
+    whole, part = world(2, **given).run(20), world(2, **given).run(7)
+    rest = world(2, **given, resume=part.rows[-1].resume).run(13)
+    rows = [*part.rows, *rest.rows]
+    assert [row.objective for row in rows] == [row.objective for row in whole.rows]
+    assert [row.extra for row in rows] == [row.extra for row in whole.rows]
+    assert np.array_equal(flat(rest.model.arrays), flat(whole.model.arrays))
 
 
 def test_steps_that_are_too_long_end_the_job_with_the_remedy():
@@ -313,11 +195,6 @@ def test_sparse_rows_are_refused_before_any_member_computes():
     parts = split_rows(sp.csr_array(IMAGES), LABELS, 1)
     with pytest.raises(Exception, match="takes dense rows, and the data are csr"):
         make_trainer({}, facts_of(parts[0]), "auto")
-
-
-def test_absent_rules_of_other_algorithms_are_refused_by_name():
-    with pytest.raises(ConfigError, match="algorithm local_sgd cannot follow"):
-        make_trainer({}, facts_of(parts_of(1)[0]), "taylor")
 
 
 def frozen_values_of(run: Run) -> list[int]:

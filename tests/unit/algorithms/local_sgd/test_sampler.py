@@ -40,15 +40,6 @@ def whole_epoch(chunks: list[Chunk], epoch: int, step: int) -> list[float]:
     return result
 
 
-def test_an_epoch_has_every_example_once_in_its_own_order():
-    chunks = chunks_of([7, 1, 12, 5])
-    first, second = whole_epoch(chunks, 0, 3), whole_epoch(chunks, 1, 3)
-    assert sorted(first) == sorted(second) == list(range(25))
-    assert first != second
-    # The chunks are mixed: the first chunk's examples are not together.
-    assert max(first.index(n) for n in range(7)) - min(first.index(n) for n in range(7)) > 7
-
-
 def test_the_order_follows_the_keys_and_does_not_depend_on_the_steps():
     chunks = chunks_of([7, 1, 12, 5])
     keys = np.concatenate([order_keys(SEED, c.id, 4, c.n_rows) for c in chunks])
