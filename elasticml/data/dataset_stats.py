@@ -33,7 +33,7 @@ _UNLESS_EMPTY: Final[Any] = Field(exclude_if=lambda rows: not rows)
 
 def _readable(encoder: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Check what is read of an encoder where tables cannot be."""
-    if encoder is None or isinstance(encoder.get("classes"), list | None):
+    if encoder is None or isinstance(encoder.get("classes"), list | tuple | None):
         return encoder
     raise ValueError(f"classes are {shown(encoder['classes'])}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed.protocol import dumps, loads
 
 from elasticml.data.chunks.chunk import Layout
 from elasticml.data.chunks.chunker import row_bounds
@@ -84,6 +85,11 @@ def test_statistics_are_the_same_in_any_order_of_summaries_and_survive_json() ->
     )
     again = DatasetStats.from_json(json.loads(json.dumps(facts.to_json())))
     assert (again.to_json(), again.classes) == (facts.to_json(), facts.classes)
+    # Dask's messages have tuples for lists.
+    words = replace(facts, encoder={"classes": ["no", "yes"], "label": "late"})
+    sent = loads(dumps(words.to_json()), deserialize=True)
+    assert isinstance(sent["encoder"]["classes"], tuple)
+    assert DatasetStats.from_json(sent).classes == facts.classes
     assert merge_summaries([summary(i, layout=BINARY) for i in range(2)]).layout == BINARY
     # A survey does not read weights.
     surveyed = summary(0, weight_sum=0.0, n_chunks=0, vocabularies={"c": ["a"]})
