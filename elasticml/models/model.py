@@ -95,11 +95,15 @@ class Model:
         from sklearn.metrics import accuracy_score
 
         if y is None:
-            batches = list(self.rows.batches(X, labelled=True))
-            predicted = np.concatenate([self._predicted(batch.X) for batch in batches])
-            y = np.concatenate([self._words(batch.labels) for batch in batches])
-            if sample_weight is None and batches[0].weights is not None:
-                sample_weight = np.concatenate([batch.weights for batch in batches])
+            # The rows of all batches together may not fit into memory.
+            parts = [
+                (self._predicted(batch.X), self._words(batch.labels), batch.weights)
+                for batch in self.rows.batches(X, labelled=True)
+            ]
+            predicted = np.concatenate([part[0] for part in parts])
+            y = np.concatenate([part[1] for part in parts])
+            if sample_weight is None and parts[0][2] is not None:
+                sample_weight = np.concatenate([part[2] for part in parts])
         else:
             predicted = np.asarray(self.predict(X))
         measure = self._determination if self.classes_ is None else accuracy_score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from elasticml.errors import ConfigError, DataError
 from elasticml.models.file_format import HEADER
 from elasticml.models.loading import load_model, model_of_job, read_model
 from elasticml.models.model import KMeansModel, LinearModel, Model, NetworkModel
-from elasticml.models.row_input import RowInput
+from elasticml.models.row_input import Batch, RowInput
 
 N = 300
 BINARY = {"name": "batch_gradient", "loss": "logistic"}
@@ -422,3 +423,23 @@ def test_scores_count_the_weights_in_the_data(tmp_path: Path) -> None:
         assert model.score(data) == expected
     assert estimator.score(source) == expected
     assert model.score(table, table["late"]) == right.mean()
+
+
+def test_a_score_holds_the_rows_of_one_batch_at_a_time() -> None:
+    rng = np.random.default_rng(6)
+    X, y = rng.normal(size=(50, 3)), rng.integers(0, 2, 50)
+    model = em.LogisticRegression().fit(X, y).to_model()
+    held: list[weakref.ref[Any]] = []
+
+    class Batches(RowInput):
+        def batches(self, *_: Any, **__: Any) -> Any:
+            for _ in range(5):
+                rows = X.copy()
+                held.append(weakref.ref(rows))
+                yield Batch(X=rows, labels=y.astype(float))
+                del rows
+                assert sum(each() is not None for each in held) <= 1  # the caller's last one
+
+    model.rows = Batches(n_columns=3)
+    assert model.score("rows.npz") == model.score(X, y)
+    assert len(held) == 5
