@@ -36,12 +36,6 @@ from numpy.typing import NDArray
 
 from elasticml.arrays import F64
 
-# Descriptors of vectors in another process's shared memory, and checks of a slot's content.
-#
-# A descriptor travels in place of the vector. It names a slot (``shared_slots.py``) by process and
-# file descriptor, and repeats what the slot's header must contain. A reader that comes too late, or
-# finds another file behind the number, sees that it is not the vector.
-
 #: A slot starts with a header of eight words: the magic number, then the same words as a
 #: descriptor after its first one: owner, slot number and content. The sequence is 0 until the
 #: content is complete.
@@ -210,18 +204,6 @@ def check_offer(offer: object) -> None:
     if mismatch is not None:
         raise NoSharedMemoryError(f"process {pid} here is not the peer: {mismatch}")
 
-
-# Vectors in shared memory that other processes of the host read in place: slots and their reuse.
-#
-# A slot is an anonymous file in memory (``memfd_create``, mode 0600) that a peer opens through
-# ``/proc/<pid>/fd``. It has no name in ``/dev/shm`` that a killed process could leave behind, and
-# is not subject to that file system's limit. The kernel frees it when the last process unmaps it.
-#
-# There is no explicit reference count. A slot is in use as long as something holds its array or a
-# view of it. A link holds each array that it has lent until the peer returns it; the peer returns
-# it when its last view is dropped. A slot that is not in use is written again. A peer that
-# disconnects without returning a slot may still be reading it, or may only be stopped: that slot is
-# never written again.
 
 #: Shorter payloads are sent through the link: that is as fast and needs no slot.
 SHARED_BYTES_MIN: Final = 64 * 1024

@@ -1,9 +1,10 @@
 """A link between processes of one host: frames over another link, vectors in shared memory.
 
-The sender writes a vector once into a slot (``shared_slots.py``) and sends the slot's descriptor to
-any number of peers, which read the vector in place. The descriptor is sent over an ordered link
-after the vector is complete, so a process killed while writing has announced nothing. Life,
-exchange, sequence and length are compared all the same: a slot with any other content is an error.
+The sender writes a vector once into a slot (:mod:`~elasticml.collective.shared_memory`) and sends
+the slot's descriptor to any number of peers, which read the vector in place. The descriptor is sent
+over an ordered link after the vector is complete, so a process killed while writing has announced
+nothing. Life, exchange, sequence and length are compared all the same: a slot with any other
+content is an error.
 """
 
 from __future__ import annotations

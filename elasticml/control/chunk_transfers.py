@@ -18,11 +18,6 @@ from elasticml.protocol.commands import Command, CopyChunks, DropChunks, GiveChu
 from elasticml.protocol.events import ChunksDropped, ChunksLoaded, MoveFailed
 from elasticml.story import records as story
 
-# Background copies of chunk bodies to more holders: accepted, ordered in batches, acknowledged.
-#
-# Bodies are immutable, so they may be copied while an exchange runs. A source sends one batch at a
-# time; the next one is ordered when the last was acknowledged.
-
 #: Chunks in flight from one source.
 COPY_BATCH = 16
 #: Pause before new copies after a failed one.

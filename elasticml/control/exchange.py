@@ -32,21 +32,6 @@ from elasticml.protocol.events import (
 )
 from elasticml.story import records as story
 
-# Anchors: the lost members' partial of a kept exchange, as a signed sum of kept partials.
-#
-# In a kept exchange with tree T let S(v) be the sum that v sent up. A member's own partial is
-# ``g_v = S(v) - sum(S(c) for c in children(v))``, so that over a set M of lost members
-#
-#     sum(g_v, v in M) = sum(S(v), v in M, parent(v) not in M) - sum(S(c), c not in M, parent(c) in
-#     M)
-#
-# S(v) is kept by v itself as the sum it last sent, and by its parent as an input. In a star these
-# are simply the root's inputs from the lost members.
-#
-# Source: the resource-elastic paper, implementation paragraph ("inner nodes keep an approximation
-# for
-# their inputs available"); the exact telescoping form is ours.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorTerm:
@@ -73,14 +58,26 @@ def subtree_of(below: Below, member: MemberId) -> Mask:
 def plan_anchor(
     parents: Parents, lost: Collection[MemberId], living: Collection[MemberId]
 ) -> list[AnchorTerm] | None:
-    """Return the terms of the lost members' partial; None if a term has no living keeper.
+    """Return the lost members' partial as a signed sum; None if a term has no living keeper.
+
+    In a kept exchange with tree T let S(v) be the sum that v sent up. A member's own partial is
+    ``g_v = S(v) - sum(S(c) for c in children(v))``, so that over the set M of lost members
+
+        sum(g_v, v in M) = sum(S(v), v in M, parent(v) not in M)
+                           - sum(S(c), c not in M, parent(c) in M)
+
+    v keeps S(v) as the sum it last sent, and its parent keeps it as an input. In a star these are
+    the root's inputs from the lost members.
+
+    Source: the resource-elastic paper, implementation paragraph ("inner nodes keep an approximation
+    for their inputs available"); the exact telescoping form is ours.
 
     Parameters
     ----------
     parents : mapping
         The tree of the kept exchange, during which no member was lost.
     lost : collection of MemberId
-        M above, a subset of the tree's members.
+        M, a subset of the tree's members.
     living : collection of MemberId
         Members that can still be asked.
     """

@@ -13,15 +13,12 @@ from elasticml.control.job_state import JobState
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol.commands import AskStatus, Command
 
-# Members that owe the driver data: silent ones are asked for a sign of life, mute ones fenced.
-#
-# Within an exchange the deadline does this (see
-# :class:`~elasticml.control.exchange.ExchangeCoordinator`). Reading, loading and moving chunks have
-# no deadline, as their duration is unknown; but a living process answers meanwhile.
-
 
 class LivenessProbe:
     """Asks awaited members for a sign of life.
+
+    Reading, loading and moving chunks have no deadline, as their duration is unknown; but a living
+    process answers meanwhile.
 
     Parameters
     ----------

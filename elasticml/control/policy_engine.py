@@ -198,13 +198,6 @@ class PolicyViews:
         )
 
 
-# Ask the policies, and apply their suggestions as far as they are still possible.
-#
-# Standing policies are asked every time a round boundary is evaluated. The others are asked once
-# per round: when the previous round has ended, so that the settings they tune go out with the
-# answer to the trainer. Their other suggestions are applied when the boundary is first evaluated.
-
-
 class PolicyEngine:
     """Asks the policies in order; if two suggest a move of the same chunk, the first one wins."""
 

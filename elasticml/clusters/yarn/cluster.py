@@ -161,10 +161,6 @@ class LocalScheduler:
         await self._scheduler.close()
 
 
-# A cluster that is one YARN application: start it or connect to it, scale it, end it.
-#
-# It extends dask-yarn's class and replaces what no longer runs on today's distributed.
-
 if TYPE_CHECKING:
     import skein
     from dask_yarn import YarnCluster as DaskYarnCluster
@@ -540,11 +536,6 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-
-
-# A Dask cluster in containers of Hadoop YARN, with elasticml's scheduler and workers.
-#
-# It accepts the arguments, the configuration (``yarn.*``) and the specifications of dask-yarn.
 
 
 class YarnCluster(ApplicationCluster):
