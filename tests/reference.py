@@ -38,6 +38,15 @@ def _room(z: F64, y: F64) -> F64:
     return np.maximum(1.0 - y * z, 0.0)
 
 
+def _tilted(z: F64, y: F64) -> F64:
+    return np.clip((y - z) / 0.3, -0.2, 0.8)
+
+
+#: Settings of losses that need some.
+SETTINGS: Final[Mapping[str, Mapping[str, float]]] = {
+    "quantile": {"quantile": 0.8, "smoothing": 0.3},
+    "tweedie": {"power": 1.5},
+}
 #: Value and slope of each loss, for margins z and targets y.
 LOSSES: Final[Mapping[str, tuple[Callable[[F64, F64], F64], Callable[[F64, F64], F64]]]] = {
     "squared": (lambda z, y: 0.5 * (z - y) ** 2, lambda z, y: z - y),
@@ -54,10 +63,13 @@ LOSSES: Final[Mapping[str, tuple[Callable[[F64, F64], F64], Callable[[F64, F64],
         lambda z, y: y * np.exp(-z) + z - np.log(y) - 1.0,
         lambda z, y: 1.0 - y * np.exp(-z),
     ),
-    # Of power 1.5.
     "tweedie": (
         lambda z, y: 2.0 * (np.sqrt(y) - np.exp(0.5 * z)) ** 2 * np.exp(-0.5 * z),
         lambda z, y: np.exp(0.5 * z) - y * np.exp(-0.5 * z),
+    ),
+    "quantile": (
+        lambda z, y: _tilted(z, y) * (y - z) - 0.15 * _tilted(z, y) ** 2,
+        lambda z, y: -_tilted(z, y),
     ),
     "logistic": (lambda z, y: np.logaddexp(0.0, -y * z), lambda z, y: -y * expit(-y * z)),
     "hinge": (_room, lambda z, y: -y * (_room(z, y) > 0.0)),
@@ -81,6 +93,8 @@ class Reference:
     l1: float = 0.0
     l2: float = 0.0
     positive: bool = False
+    #: Added to all margins.
+    offset: F64 | float = 0.0
     has_intercept: bool = False
     #: The intercept is the coefficient of a column of this value, and penalised; None: it is free.
     constant: float | None = None
@@ -93,7 +107,7 @@ class Reference:
 
     def objective(self, coef: F64, intercept: float = 0.0) -> float:
         """Return the objective of a model."""
-        each = LOSSES[self.loss][0](self.X @ coef + intercept, self.y)
+        each = LOSSES[self.loss][0](self.X @ coef + intercept + self.offset, self.y)
         own = 0.0 if self.constant is None else (intercept / self.constant) ** 2
         squares = float(coef @ coef) + own
         return float(self.s @ each) + self.l1 * abs(coef).sum() + 0.5 * self.l2 * squares
@@ -134,7 +148,7 @@ class Reference:
 
         def value(v: F64) -> tuple[float, F64]:
             coef, b = parts @ v[:n], float(v[n:].sum())
-            slopes = self.s * LOSSES[self.loss][1](self.X @ coef + b, self.y)
+            slopes = self.s * LOSSES[self.loss][1](self.X @ coef + b + self.offset, self.y)
             gradient = parts.T @ (self.X.T @ slopes + self.l2 * coef) + self.l1
             # Both parts are 0 at a minimum if one of them could be.
             twice = self.l1 * (v[:n].sum() - abs(coef).sum()) if is_limited else 0.0

@@ -321,7 +321,8 @@ class World:
             assert {k: np.shape(v) for k, v in partial.items()} == dict(exchange.returns)
             partials[member] = partial
         merge = np.maximum if exchange.reduce == "max" else np.add
-        total = {k: np.zeros(shape) for k, shape in exchange.returns.items()}
+        first = -np.inf if contributors and exchange.reduce == "max" else 0.0
+        total = {k: np.full(shape, first) for k, shape in exchange.returns.items()}
         for member in contributors:
             total = {k: merge(total[k], partials[member][k]) for k in total}
         self.open |= lost

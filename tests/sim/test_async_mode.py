@@ -85,6 +85,24 @@ def test_without_messages_each_member_works_alone_and_the_mean_is_the_result():
     assert np.allclose(result.arrays["w"], X.mean(axis=0))
 
 
+def test_an_objective_is_left_out_until_enough_examples_are_visited():
+    _, source = data()
+    result, _ = play(source, visits=8.0)
+    values = [row["objective"] for row in result.rows[:-1]]
+    assert values[0] is not None
+    assert values[1] is None
+    assert 0 < sum(value is not None for value in values) < len(values) / 2
+
+
+def test_a_non_finite_objective_ends_the_job():
+    _, source = data()
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(AssertionError, match=r"the objective is inf after 0\.00 passes"),
+    ):
+        play(source, start=1e200)
+
+
 def test_more_slots_keep_messages_that_arrive_between_two_mini_batches():
     _, source = data()
     played = [play(source, seconds=1.0, sends=3, slots=slots)[0] for slots in (1, 2, 4)]

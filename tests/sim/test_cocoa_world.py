@@ -12,11 +12,10 @@ import pytest
 from elasticml.data.readers.arrays import ArraySource, from_arrays
 from elasticml.sim.simulation import Simulation
 from elasticml.specification.simulator import Granted, Taken
-from examples.papers.support.virtual_study import Curve, Plan, record_of, study, world_of
+from examples.papers.support.virtual_study import Plan, record_of, world_of
 
 ROWS, COLUMNS = 1600, 12
 HINGE: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": 0.01}
-EIGHT_SLOW = {slot: 1.5 for slot in range(8, 16)}
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +49,6 @@ def told(simulation: Simulation, event: str, **fields: Any) -> list[dict[str, An
     ]
 
 
-def passes(curve: Curve) -> list[list[float]]:
-    """Return the members' compute times in each pass, in units of a round of 16 equal members."""
-    return [
-        [16 * seconds for seconds in r["compute_s"].values()]
-        for r in curve.story
-        if r["event"] == "ExchangeEnded" and r["operation"] == "pass"
-    ]
-
-
 def owned(simulation: Simulation) -> dict[str, int]:
     """Return the examples by member, from the ledger; every chunk has exactly one owner."""
     ledger = simulation.world.driver.machine.state.ledger
@@ -81,26 +71,6 @@ def drift(simulation: Simulation) -> float:
     assert request.operation == "certify"
     v = request.model["sent"]
     return float(np.linalg.norm(total / (HINGE["l2"] * ROWS) - v) / np.linalg.norm(v))
-
-
-# --- unequal members ---------------------------------------------------------------------------
-
-
-def test_rebalancing_brings_eight_fast_and_eight_slow_members_to_the_paper_s_round_time(points):
-    plan = Plan(
-        algorithm=HINGE,
-        members=16,
-        slow=EIGHT_SLOW,
-        chunks=320,
-        policies=({"name": "rebalance"},),
-        rounds_max=15,
-        gap=1e-12,
-    )
-    rounds = passes(study(plan, points))
-    assert max(rounds[0]) == pytest.approx(1.5, rel=0.08)
-    # 1.2 is the ideal; a chunk of 5 examples of 100 is left over.
-    assert max(rounds[-1]) <= 1.2 * 1.05
-    assert max(rounds[-1]) / mean(rounds[-1]) <= 1.06
 
 
 # --- fewer and more members --------------------------------------------------------------------
@@ -150,31 +120,3 @@ def test_with_two_holders_every_body_is_on_two_members_and_only_states_move(poin
     assert late
     # alpha and step of an example, and a serial.
     assert all(r["bytes"] <= 16 * r["examples"] + 8 * r["chunks"] for r in late)
-
-
-@pytest.mark.parametrize(
-    ("holders", "more"),
-    [(1, {}), (2, {"groups": 3, "local_epochs": 2})],
-)
-def test_a_kill_loses_no_example_and_the_model_belongs_to_the_duals_again(points, holders, more):
-    plan = Plan(
-        algorithm={**HINGE, **more},
-        members=8,
-        holders=holders,
-        trace=(Taken(at=0.9, lose=(3,)), Taken(at=1.6, lose=(0, 5))),
-        rounds_max=200,
-        gap=1e-6,
-    )
-    simulation = played(plan, points)
-    result = simulation.result()
-    assert len(told(simulation, "MemberLost", reason="closed")) == 3
-    assert sum(owned(simulation).values()) == ROWS
-    assert result.rows[-1]["gap"] <= 1e-6
-    assert min(row["gap"] for row in result.rows if row.get("gap") is not None) >= 0
-    assert drift(simulation) <= 1e-12
-    duals = [row["dual"] for row in result.rows if row.get("dual") is not None]
-    if holders == 2:  # else dual variables are lost
-        assert all(after >= before - 1e-12 for before, after in itertools.pairwise(duals))
-    if more:
-        expected = more["groups"] * result.rows[0]["members"]
-        assert result.rows[0]["groups"] == expected

@@ -12,6 +12,7 @@ from sklearn.linear_model import Lasso, LogisticRegression
 
 import elasticml as em
 from elasticml.sim.simulation import SimResult, simulate
+from tests.reference import SETTINGS, Reference
 from tests.unit.algorithms.linear import test_jobs as jobs
 from tests.unit.algorithms.linear.test_jobs import L2, ROWS, X
 
@@ -57,15 +58,15 @@ def check(result: SimResult, w: Any, objective: float) -> None:
     ],
 )
 def test_three_kills_do_not_change_the_optimum(name: str, algorithm: Any, absent: Any) -> None:
-    settings, y, _ = jobs.CASES[name]
-    settings = {"loss": name, **settings, "l2": L2, "intercept": False, "scale": "none"}
+    y, settings = jobs.TARGETS[name], {**SETTINGS.get(name, {}), "l2": L2}
+    settings |= {"loss": name, "intercept": False, "scale": "none"}
     if algorithm == "cocoa":
         made: Any = em.CoCoA(**settings, tolerance=1e-12)
     else:
         made = em.BatchGradient(**settings, optimizer=algorithm, tolerance=1e-10)
     result = fitted(made, em.from_arrays(X, y), absent=absent)
-    w, objective = jobs.minimum(name, y, np.ones(ROWS), X)
-    check(result, w[None], objective)
+    reference = Reference(X=X, y=y, loss=name, l2=L2)
+    check(result, reference.best[0][None], reference.least)
     if algorithm == "cocoa":
         assert 0.0 <= result.summary["gap"] <= 1e-12
 

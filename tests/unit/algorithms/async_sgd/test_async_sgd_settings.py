@@ -10,15 +10,13 @@ import pytest
 from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed
 from elasticml.algorithms.async_sgd.build_plan import plan
 from elasticml.algorithms.async_sgd.kmeans import KMeans
-from elasticml.algorithms.async_sgd.linear import Linear
-from elasticml.algorithms.async_sgd.loop_config import first_batch, make_loop
+from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.paper import PaperKMeans
 from elasticml.algorithms.async_sgd.seeding import run_locally
 from elasticml.data.chunks.body import Layout
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import AsyncSGD, settings_from_section
-from elasticml.specification.settings_model import read_settings as read_section
 
 FACTS = DatasetStats(
     n_rows=1000,
@@ -59,26 +57,6 @@ def test_an_infinite_batch_sends_nothing(batch):
     assert (loop.sends, loop.batch) == (0, 256)
 
 
-def test_a_linear_problem_has_its_loss_and_targets():
-    problem = loop_of("linear", loss="squared_hinge", l2=0.5, intercept=True).problem
-    assert isinstance(problem, Linear)
-    assert (problem.loss.name, problem.targets.positive, problem.rate) == (
-        "squared_hinge",
-        1.0,
-        None,
-    )
-    assert problem.shapes() == {"coef": (8,), "steps": (1,), "scaling": (2, 7)}
-    assert loop_of("linear", mode="paper").problem.rate == 0.05
-
-
-def test_a_section_of_a_job_file_is_parsed_like_the_class():
-    section = {"problem": "kmeans", "k": 3, "batch": "auto", "share": 0.125}
-    read = read_section(AsyncSGD, section, "algorithm")
-    assert read == AsyncSGD("kmeans", k=3, batch="auto", share=0.125)
-    assert settings_from_section(AsyncSGD, read.section()).share == 0.125
-    assert first_batch(settings_from_section(AsyncSGD, read.section())) == 1024
-
-
 def begun(section):
     result = plan({"k": 2, **section}, FACTS)
     return result.loop.problem.begin(run_locally(result.start(), []))
@@ -102,12 +80,3 @@ def test_a_warm_start_is_used_without_asking_the_members():
 def test_baselines_that_do_not_learn_are_rejected_as_warm_start(value, message):
     with pytest.raises(ConfigError, match=message):
         begun({"warm_start": value})
-
-
-def test_a_linear_plan_starts_at_zero_and_returns_coef_and_intercept():
-    actual = plan({"problem": "linear", "intercept": True}, FACTS)
-    state = actual.loop.problem.begin(run_locally(actual.start(), []))
-    state["average"][:] = np.arange(8.0)
-    result = actual.result(state)
-    assert result["coef"].tolist() == [list(range(7))]
-    assert result["intercept"].tolist() == [7.0]

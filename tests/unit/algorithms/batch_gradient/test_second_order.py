@@ -1,4 +1,4 @@
-"""L-BFGS and TRON: scikit-learn's optimum, and steps over a set of examples that changes."""
+"""L-BFGS, TRON and Newton: steps over a set of examples that changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
 
 from tests.serial_world import ExchangeRecord, Return, Run, Vanish, World, split_rows
 
@@ -27,37 +26,6 @@ def train(*schedule: Vanish | Return, rounds: int = 80, **given: Any) -> Run:
         **kept,
     )
     return world.run(rounds)
-
-
-def solution(run: Run) -> np.ndarray:
-    assert run.model.converged, run.model.reason
-    return np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])
-
-
-@BOTH
-@pytest.mark.parametrize("scale", ["none", "standard"])
-def test_logistic_regression_reaches_scikit_learns_optimum(optimizer: str, scale: str) -> None:
-    run = train(optimizer=optimizer, scale=scale)
-    z = X @ solution(run)[:D] + solution(run)[D]
-    scaled = X if scale == "none" else (X - X.mean(axis=0)) / X.std(axis=0)
-    model = LogisticRegression(C=1 / (L2 * N), solver="newton-cholesky", tol=1e-12).fit(scaled, Y)
-    np.testing.assert_allclose(z, model.decision_function(scaled), atol=1e-6)
-    assert len(run.rows) < {"lbfgs": 50, "tron": 15, "newton": 12}[optimizer]
-
-
-@BOTH
-def test_the_other_losses_end_where_the_gradient_vanishes(optimizer: str) -> None:
-    squared = World(
-        settings={"l2": L2, "loss": "squared", "optimizer": optimizer, "tolerance": 1e-10},
-        parts=split_rows(X, SIGNAL, 3),
-    ).run(100)
-    ridge = Ridge(alpha=L2 * N, fit_intercept=False, tol=1e-14).fit(X, SIGNAL)
-    np.testing.assert_allclose(solution(squared)[:D], ridge.coef_, atol=1e-7)
-    for loss in ("squared_hinge", "smoothed_hinge"):
-        w = solution(train(optimizer=optimizer, loss=loss, l2=0.1, rounds=300))
-        room = np.maximum(1.0 - Y * (X @ w[:D] + w[D]), 0.0)
-        slope = -Y * (np.minimum(room, 1.0) if loss == "smoothed_hinge" else 2 * room)
-        np.testing.assert_allclose(X.T @ slope / N + 0.1 * w[:D], 0.0, atol=1e-6)
 
 
 @BOTH

@@ -1,4 +1,4 @@
-"""The whole algorithm: scikit-learn's optima, settings, stopping rules and errors."""
+"""Batch gradients from start to end: scaling, stopping rules and errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.preprocessing import StandardScaler
+from sklearn.linear_model import Ridge
 
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import DataError, JobFailedError
@@ -18,15 +17,14 @@ RNG = np.random.default_rng(8)
 X = RNG.normal(size=(120, 5)) * [1.0, 3.0, 0.2, 1.0, 1.0] + [0.0, 2.0, 1.0, 0.0, 0.0]
 SIGNAL = X @ [0.5, -0.4, 2.0, 0.0, 1.0] + RNG.normal(size=120)
 Y = np.where(SIGNAL > 1.5, 7.0, 3.0)
-S = RNG.uniform(0.5, 2.0, 120)
 L2 = 0.02
 
 
-def train(y: np.ndarray = Y, rounds: int = 3000, weights: Any = None, **settings: Any) -> Run:
+def train(y: np.ndarray = Y, rounds: int = 3000, **settings: Any) -> Run:
     schedule = settings.pop("schedule", ())
     world = World(
         settings={"l2": L2, "tolerance": 1e-9, "optimizer": "gd", **settings},
-        parts=split_rows(X, y, 4, weights=weights, chunk_rows=10),
+        parts=split_rows(X, y, 4, chunk_rows=10),
         schedule=schedule,
     )
     return world.run(rounds)
@@ -35,37 +33,6 @@ def train(y: np.ndarray = Y, rounds: int = 3000, weights: Any = None, **settings
 def solution(run: Run) -> np.ndarray:
     assert run.model.converged, run.model.reason
     return np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])
-
-
-@pytest.mark.parametrize("scale", ["none", "maxabs", "standard"])
-@pytest.mark.parametrize("intercept", [True, False])
-def test_logistic_regression_reaches_scikit_learns_optimum(scale: str, intercept: bool) -> None:
-    run = train(scale=scale, intercept=intercept, weights=S, class_weight="balanced")
-    # Without an intercept nothing is centred.
-    spread = X.std(axis=0) if intercept else np.sqrt((X**2).mean(axis=0))
-    factors = {"none": 1.0, "maxabs": 1.0 / np.abs(X).max(axis=0), "standard": 1.0 / spread}
-    scaled = (X - X.mean(axis=0) * (scale == "standard" and intercept)) * factors[scale]
-    # Balanced by the numbers of examples; scikit-learn's own option balances their weights.
-    balanced = {label: 120 / (2 * np.sum(label == Y)) for label in (3.0, 7.0)}
-    total = sum(S[label == Y].sum() * weight for label, weight in balanced.items())
-    model = LogisticRegression(
-        C=1 / (L2 * total),
-        fit_intercept=intercept,
-        class_weight=balanced,
-        tol=1e-12,
-        solver="newton-cholesky",
-    ).fit(scaled, Y, S)
-    expected = model.decision_function(scaled)
-    actual = X @ solution(run)[:5] + solution(run)[5]
-    np.testing.assert_allclose(actual, expected, atol=1e-6)
-    assert intercept or solution(run)[5] == 0.0
-
-
-def test_squared_loss_reaches_ridges_optimum() -> None:
-    run = train(y=SIGNAL, loss="squared", intercept=True, scale="standard")
-    model = Ridge(alpha=L2 * 120, tol=1e-14).fit(StandardScaler().fit_transform(X), SIGNAL)
-    expected = model.predict(StandardScaler().fit_transform(X))
-    np.testing.assert_allclose(X @ solution(run)[:5] + solution(run)[5], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -100,17 +67,6 @@ def test_auto_leaves_sparse_rows_that_are_no_table() -> None:
     assert solution(runs[0]).tobytes() == solution(runs[1]).tobytes()
 
 
-@pytest.mark.parametrize("loss", ["smoothed_hinge", "squared_hinge"])
-def test_the_smooth_hinges_end_where_the_gradient_vanishes(loss: str) -> None:
-    run = train(loss=loss, intercept=True, l2=0.2)
-    w = solution(run)
-    y = np.where(Y == 7.0, 1.0, -1.0)
-    room = np.maximum(1.0 - y * (X @ w[:5] + w[5]), 0.0)
-    slope = -y * (np.minimum(room, 1.0) if loss == "smoothed_hinge" else 2 * room)
-    np.testing.assert_allclose(X.T @ slope / 120 + 0.2 * w[:5], 0.0, atol=1e-8)
-    np.testing.assert_allclose(slope.mean(), 0.0, atol=1e-8)
-
-
 def test_the_default_step_size_is_safe() -> None:
     for scale in ("none", "standard"):
         run = train(step="constant", scale=scale, intercept=True, rounds=40)
@@ -127,11 +83,10 @@ def test_a_job_without_a_tolerance_ends_when_its_gradient_is_small() -> None:
     )
 
 
-@pytest.mark.slow
 def test_convergence_is_declared_only_when_no_example_is_absent() -> None:
-    schedule = (Vanish(round=5, members=(1,)), Return(round=1500))
-    run = train(schedule=schedule, tolerance=1e-4)
-    assert len(run.rows) > 1500
+    schedule = (Vanish(round=5, members=(1,)), Return(round=60))
+    run = train(schedule=schedule, tolerance=1e-4, optimizer="lbfgs")
+    assert 60 < len(run.rows) < 100
     assert run.model.converged
     assert run.model.reason == "gradient norm <= 0.0001 of the first"
 

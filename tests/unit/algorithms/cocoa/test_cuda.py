@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.cocoa import device_selection
-from elasticml.algorithms.cocoa.damping import Damping
 from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.readers.arrays import from_arrays
@@ -130,19 +129,3 @@ def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -
                     new = Logistic().short_step(new, m + q * (new - a), 1.0, q)
                     assert 0.0 < new < 1.0
                 assert new == pytest.approx(low, rel=1e-6, abs=1e-12)
-
-
-def test_damping_is_halved_only_by_losses() -> None:
-    damping = Damping(5.0)
-    assert damping.accepts(1.0, 1.0, 1e-7)
-    assert damping.accepts(0.0, 1.0, 1e-7)
-    assert damping.accepts(-1e-8, 1.0, 1e-7)  # rounding
-    assert damping.share == 1.0
-    assert not damping.accepts(-1e-6, 1.0, 1e-7)
-    assert damping.share == 0.5
-    assert not damping.accepts(np.nan, 1.0, 1e-7)
-    assert damping.share == 0.25
-    assert not damping.accepts(-np.inf, 1.0, 1e-7)
-    assert damping.share == 0.2
-    assert not damping.accepts(np.inf, np.inf, 1e-7)
-    assert damping.share == 0.2

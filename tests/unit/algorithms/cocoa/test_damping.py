@@ -48,3 +48,16 @@ def test_a_repeated_pass_starts_from_the_state_of_its_first_attempt() -> None:
         damping.begin(7, 8.0)
         damping.accepts(-1.0, 1.0, 0.0)
         np.testing.assert_array_equal(damping.factor, [8.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("gain", "is_kept"),
+    [(1.0, True), (0.0, True), (-1e-8, True), (-1e-6, False), (np.nan, False), (-np.inf, False)],
+)
+def test_only_losses_beyond_rounding_halve_the_share(gain: float, is_kept: bool) -> None:
+    damping = Damping(5.0)
+    assert damping.accepts(gain, 1.0, 1e-7) == is_kept
+    assert damping.share == (1.0 if is_kept else 0.5)
+    for _ in range(3):
+        assert not damping.accepts(np.inf, np.inf, 1e-7)
+    assert damping.share == 0.2

@@ -275,38 +275,7 @@ def test_every_row_is_visited_once_an_epoch(bucket: int) -> None:
     assert update.stored == 3 * p.pieces[0].chunk.layout.n_columns * 230
 
 
-def test_norms_of_unvisited_chunks_are_computed_at_their_first_visit(tmp_path: Path) -> None:
-    p = on_disk(problem("csr", "hinge"), tmp_path)
-    solver, v = p.solver(), np.zeros(p.X.shape[1])
-    for serial in range(200):
-        v = v + p.run(solver, v, serial, epochs=0.25).dv
-    assert -1e-12 <= p.primal(v) - p.dual() < 1e-6
-
-
 # --- a member among others ------------------------------------------------------------------------
-
-
-def test_a_fixed_sigma_replaces_the_damped_one() -> None:
-    p, q = problem("csr", "hinge"), problem("csr", "hinge")
-    zero = np.zeros(p.X.shape[1])
-    fixed = p.run(p.solver(grow=False), zero, 0, sigma=2.0).dv
-    # This member owns half of the weight: sigma' = 2 either way.
-    damped = q.run(q.solver(grow=False), zero, 0, total_weight=2.0 * float(q.s.sum())).dv
-    np.testing.assert_allclose(damped, fixed, rtol=1e-14)
-
-
-def test_members_with_shares_of_the_chunks_add_up() -> None:
-    p = problem("csr", "squared")
-    v = np.zeros(p.X.shape[1])
-    halves = [(p.solver(), p.pieces[:2]), (p.solver(), p.pieces[2:])]
-    for serial in range(300):
-        changes = []
-        for solver, pieces in halves:
-            solver.bind(pieces)
-            changes.append(solver.run(v, p.request(serial), SerialExecutor(1)).dv)
-        v = v + changes[0] + changes[1]
-    np.testing.assert_allclose(v, p.image(), atol=1e-12)
-    assert p.primal(v) - p.dual() <= 1e-9
 
 
 @pytest.mark.parametrize("groups", [0, 2])
