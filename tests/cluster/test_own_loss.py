@@ -13,7 +13,8 @@ import yaml
 from distributed import Client
 
 import elasticml as em
-from tests.log_cosh import LogCosh, Wide
+from tests.log_cosh import LOG_COSH, LogCosh, Wide
+from tests.reference import Reference
 from tests.run_command import end_run, start_run
 
 pytestmark = pytest.mark.cluster
@@ -25,21 +26,6 @@ def drawn() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 6))
     return X, X @ rng.normal(size=6) + rng.standard_t(2, size=2000) + 0.3
-
-
-def minimum(X: np.ndarray, y: np.ndarray, *, penalised_intercept: bool) -> float:
-    """The mean loss with the penalty, by scipy's L-BFGS; the intercept, if any, is penalised."""
-    X = np.column_stack([X, np.ones(y.size)]) if penalised_intercept else X
-
-    def value(w: np.ndarray) -> tuple[float, np.ndarray]:
-        r = X @ w - y
-        loss = np.logaddexp(r, -r).mean() - np.log(2.0) + 0.5 * L2 * float(w @ w)
-        return loss, X.T @ np.tanh(r) / y.size + L2 * w
-
-    options = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 10_000}
-    start = np.zeros(X.shape[1])
-    found = scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=options)
-    return float(found.fun)
 
 
 def test_a_job_file_names_a_loss_of_its_folder_and_a_worker_is_killed(tmp_path: Path) -> None:
@@ -65,7 +51,7 @@ def test_a_job_file_names_a_loss_of_its_folder_and_a_worker_is_killed(tmp_path: 
     assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
     assert (summary["lost"], summary["converged"]) == (1, True)
-    least = minimum(X, y, penalised_intercept=True)
+    least = Reference(X=X, y=y, loss=LOG_COSH, l2=L2, has_intercept=True, constant=1.0).least
     assert summary["objective"] == pytest.approx(least, rel=1e-8)
     assert 0.0 <= summary["objective"] - least + 1e-12 <= summary["gap"] + 2e-12
     model = em.load_model(tmp_path / "run")
@@ -94,7 +80,7 @@ def test_a_loss_by_its_path_or_class_is_certified(client: Client, loss, by: str)
         else em.PrimalCoCoA(loss=loss, l1=0.0, **settings)
     )
     result = em.Job(algorithm, em.from_arrays(X, y, by=by)).run(client)
-    least = minimum(X, y, penalised_intercept=False)
+    least = Reference(X=X, y=y, loss=LOG_COSH, l2=L2).least
     assert result.summary["objective"] == pytest.approx(least, rel=1e-8)
     assert 0.0 <= result.summary["gap"] <= 1e-9
     np.testing.assert_array_equal(

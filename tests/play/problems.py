@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from sklearn.datasets import dump_svmlight_file
-from sklearn.linear_model import ElasticNet
 
 from elasticml.algorithms.base import Arrays
 from elasticml.arrays import F64
 from elasticml.data.readers.arrays import ArraySource, from_arrays
 from elasticml.data.readers.chunk_folder import convert
 from elasticml.data.source import Source, source_from_spec
-from tests.primal_reference import PrimalReference
+from tests.reference import Reference
 
 #: Sums the numbers of the rows, and fails as soon as an example is counted twice, or not at all.
 TOY: Final = "tests.toy:ALGORITHM"
@@ -85,12 +84,10 @@ def file_source_of(job: Mapping[str, Any], folder: Path) -> Source:
     return source_from_spec({"format": kind, "path": str(path)})
 
 
-_LOSSES: Mapping[str, Callable[[F64, F64], F64]] = {
-    "hinge": lambda z, y: np.maximum(1.0 - y * z, 0.0),
-    "squared_hinge": lambda z, y: np.maximum(1.0 - y * z, 0.0) ** 2,
-    "logistic": lambda z, y: np.logaddexp(0.0, -y * z),
-    "squared": lambda z, y: 0.5 * (z - y) ** 2,
-}
+def _reference(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> Reference:
+    X, y = rows_of(algorithm, data)
+    penalty = {name: algorithm.get(name, 0.0) for name in ("l1", "l2")}
+    return Reference(X=X, y=y, loss=loss_of(algorithm), **penalty)
 
 
 def true_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any], model: Arrays) -> float:
@@ -99,33 +96,19 @@ def true_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any], model:
     The cross-entropy of a network that is one linear layer with two outputs is the logistic loss of
     their difference.
     """
-    X, y = rows_of(algorithm, data)
     if algorithm["name"] == "local_sgd":
         w, intercept = np.diff(model["weight"], axis=0)[0], np.diff(model["bias"])[0]
     else:
         w = np.asarray(model["coef"], dtype=np.float64).reshape(-1)
         intercept = np.ravel(model.get("intercept", 0.0))[0]
-    z = X @ w + float(intercept)
-    penalty = algorithm.get("l1", 0.0) * np.abs(w).sum() + 0.5 * algorithm.get("l2", 0.0) * w @ w
-    return float(_LOSSES[loss_of(algorithm)](z, y).mean() + penalty)
+    return _reference(algorithm, data).objective(w, float(intercept))
 
 
 def least_objective(algorithm: Mapping[str, Any], data: Mapping[str, Any]) -> float:
-    """Return the optimal objective, or very little more, by scikit-learn's solvers."""
+    """Return the optimal objective, or very little more."""
     return _least(json.dumps(dict(algorithm), sort_keys=True), json.dumps(dict(data)))
 
 
 @cache
 def _least(algorithm_json: str, data_json: str) -> float:
-    algorithm, data = json.loads(algorithm_json), json.loads(data_json)
-    X, y = rows_of(algorithm, data)
-    l1, l2 = algorithm.get("l1", 0.0), algorithm.get("l2", 0.0)
-    if loss_of(algorithm) != "squared":
-        return PrimalReference(X=X, y=y, l2=l2).least(loss_of(algorithm))
-    if not l1:
-        w = np.linalg.solve(X.T @ X / len(y) + l2 * np.eye(X.shape[1]), X.T @ y / len(y))
-        return true_objective(algorithm, data, {"coef": w})
-    model = ElasticNet(
-        alpha=l1 + l2, l1_ratio=l1 / (l1 + l2), fit_intercept=False, tol=1e-14, max_iter=10**6
-    )
-    return true_objective(algorithm, data, {"coef": model.fit(X, y).coef_})
+    return _reference(json.loads(algorithm_json), json.loads(data_json)).least
