@@ -10,19 +10,6 @@ from tests.serial_world import Vanish
 from tests.serial_world import World as SerialWorld
 from tests.sim.small_jobs import VirtualJob, column, model, play, points, record
 
-BUSY = {
-    "jitter": 0.3,
-    "slow": {2: 3.0},
-    "preemption": {"rate": 150.0, "away": [0.002, 0.02], "how": "notice", "grace": 0.01},
-}
-
-
-def test_the_same_seed_gives_the_same_story_and_the_same_model():
-    first, second = (play({"seed": 5, **BUSY}) for _ in range(2))
-    assert first.story == second.story
-    assert first.rows == second.rows
-    assert model(first) == model(second)
-
 
 @pytest.mark.parametrize(
     ("topology", "world"),

@@ -55,32 +55,6 @@ def test_scaling_in_at_knees_takes_less_time_than_keeping_all_members():
     assert elastic.to(GAP).member_units < 0.25 * static.end.member_units
 
 
-def test_reshuffling_comes_before_scaling_in():
-    elastic = run({"name": "knee", "redeal_first": True}, algorithm=PAPER, members=16)
-    message = decisions(elastic, "knee")
-    assert message[0] == "Tune"
-    assert message == sorted(message, reverse=True)
-    assert decisions(elastic, "redeal")
-
-
-def test_slower_member_is_relieved_within_ten_rounds():
-    for more, policies in (({}, ({"name": "rebalance"},)), ({"holders": 2}, ())):
-        curve = run(*policies, slow={1: 1.5}, rounds_max=14, gap=1e-12, **more)
-        ends = [p.units for p in curve.points]
-        seconds = [b - a for a, b in zip([0.0, *ends], ends, strict=False)]
-        # Three members of speed 1 and one of 2/3: the mean, which is optimal.
-        ideal = 1 / (3 + 2 / 3)
-        assert seconds[0] > 1.3 * ideal
-        assert max(seconds[10:]) < 1.1 * ideal
-
-
-def test_weighing_gap_against_container_seconds_costs_less_than_keeping_all_members():
-    curve = run({"name": "gap_per_container_second"}, members=16, holders=2)
-    static = run(members=16, holders=2)
-    assert decisions(curve, "gap_per_container_second")[0] == "Retire"
-    assert curve.to(GAP).member_units < static.to(GAP).member_units
-
-
 def test_passes_of_a_round_follow_the_cost_of_merging():
     choose, more = {"name": "inner_iterations"}, {"holders": 2, "members": 2, "rounds_max": 120}
     more["algorithm"] = {**COCOA, "l2": 1e-4}

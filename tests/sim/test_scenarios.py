@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from elasticml.collective.transport import LinkClosedError
-from elasticml.control.member_machine import BURST_S
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.tabular import read_parquet
 from elasticml.errors import JobFailedError
@@ -125,15 +124,6 @@ def source_rows():
     return X, np.sign(X @ rng.standard_normal(5) + rng.normal(size=240))
 
 
-def test_a_notice_with_enough_grace_moves_the_chunks_and_loses_nothing():
-    result = play(faults=[{"round": 10, "lose": [4, 5], "how": "notice", "grace": 5.0}])
-    assert losses(result) == [(11, "4.1", "noticed"), (11, "5.1", "noticed")]
-    moved = [r for r in records_of(result, "ChunksMoved") if r["round"] == 11]
-    assert sum(r["examples"] for r in moved) == 80
-    assert {r["source"] for r in moved} == {"4.1", "5.1"}
-    assert set(column(result, "absent_examples")) == {0}
-
-
 def lose_and_return(folder, rounds, limit_bytes, **world):
     """Kill the member of slot 0 in some rounds, with returns between; 92,160 bytes of data."""
     X, y = source_rows()
@@ -180,22 +170,6 @@ def test_givers_with_memory_for_all_data_keep_the_bodies_of_a_newcomers_chunks(
     assert (max(loaded) < second + 0.6) == keep
 
 
-def test_copies_keep_to_their_rate_and_a_move_does_not_wait_for_them():
-    rate, body_bytes, n_sources = 2e3, 512, 6
-    faults = [{"round": 3, "lose": [5], "how": "notice", "grace": 30.0}]
-    world = {"copy_bandwidth": rate, "overhead_s": 0.05}
-    result = play(world, faults=faults, holders=2, stop={"rounds": 20})
-    copies = records_of(result, "ChunksCopied")
-    copied = [(r["t"], sum(s["bytes"] for s in copies[: k + 1])) for k, r in enumerate(copies)]
-    # Each source may begin with a burst, and is sending one body more.
-    more = n_sources * (rate * BURST_S + body_bytes)
-    assert all(nbytes <= n_sources * rate * t + more for t, nbytes in copied)
-    (given,) = (r for r in records_of(result, "ChunksGiven") if r["member"] == "5.1")
-    (moved,) = (r for r in records_of(result, "ChunksMoved") if r["source"] == "5.1")
-    assert moved["t"] - given["t"] < 0.01 < body_bytes / rate
-    assert copied[-1][0] > moved["t"]
-
-
 def test_a_notice_with_too_little_grace_saves_what_can_be_saved():
     # The network is far slower than the driver assumes, so that the end comes during the moves.
     faults = [{"round": 10, "lose": [5], "how": "notice", "grace": 0.1}]
@@ -205,16 +179,6 @@ def test_a_notice_with_too_little_grace_saves_what_can_be_saved():
     assert 0 < saved < 40
     assert saved + absent["examples"] == 40
     assert [r["reason"] for r in records_of(result, "MemberLost")] == ["closed"]
-
-
-def test_stall_counts_idle_rounds_and_then_continues_unchanged():
-    faults = [{"round": 10, "lose": 3}, {"round": 20, "return": 3}]
-    result = play(absent="stall", faults=faults)
-    idle = [r["round"] for r in records_of(result, "RoundEnded") if r["idle"]]
-    assert idle == list(range(10, 20))
-    static = play(stop={"rounds": 30 - len(idle)}, absent="stall")
-    np.testing.assert_array_equal(result.snapshots[9]["coef"], static.snapshots[9]["coef"])
-    np.testing.assert_allclose(result.arrays["coef"], static.arrays["coef"], rtol=1e-12)
 
 
 def test_reload_reads_the_lost_chunks_again_on_survivors():
@@ -281,21 +245,6 @@ def test_a_job_to_which_members_return_later_than_that_goes_on():
     assert result.story[-1]["t"] > 20.0
 
 
-@pytest.mark.parametrize(("optimizer", "seed"), [("gd", 3), ("lbfgs", 0)])
-def test_pre_emptions_leave_descent_at_the_optimum(optimizer: str, seed: int):
-    """Members leave at any moment, in any exchange, and return; the result is the undisturbed
-    one.
-    """
-    algorithm = {"name": "batch_gradient", "l2": 1e-2, "optimizer": optimizer, "tolerance": 1e-8}
-    preemption = {"rate": 100.0, "away": [0.002, 0.006]}
-    world = {"seed": seed, "start_s": 0.001, "preemption": preemption}
-    ends = [play(w, algorithm=algorithm, stop={"rounds": 400}) for w in (world, {})]
-    assert ends[0].summary["lost"] >= 4
-    assert all(end.summary["converged"] for end in ends)
-    objectives = [end.summary["objective"] for end in ends]
-    assert objectives[0] == pytest.approx(objectives[1], rel=1e-12)
-
-
 @pytest.mark.parametrize("absent", ["stall", "taylor"])
 def test_cluster_that_grew_and_shrank_to_its_start_has_all_examples_again(absent):
     # Two groups were absent and three members came: the second group waited for ever.
@@ -316,13 +265,12 @@ def test_planned_newcomers_get_their_group_however_long_a_round_takes():
     # For a minute no member came; the active members took the group over, and `stall`, which waits
     # for the planned return, continued with half of the members.
     faults = [{"round": 5, "lose": 3}, {"round": 15, "return": 3}]
-    result = play({"overhead_s": 8.0}, faults=faults, absent="stall", stop={"rounds": 20})
+    world = {"overhead_s": 8.0, "tick_s": 1.0}
+    result = play(world, faults=faults, absent="stall", stop={"rounds": 20})
     assert returned(result) == [(15, ["3.2", "4.2", "5.2"])]
     assert records_of(result, "GroupReturned")[0]["absent_s"] > 60
     # Without a plan the active members take over absent chunks.
-    (taken,) = records_of(
-        play({"overhead_s": 8.0}, faults=faults[:1], stop={"rounds": 20}), "GroupReturned"
-    )
+    (taken,) = records_of(play(world, faults=faults[:1], stop={"rounds": 20}), "GroupReturned")
     assert {str(m) for m in taken["members"]} == {"0.1", "1.1", "2.1"}
 
 
@@ -379,34 +327,16 @@ def test_newcomers_that_compile_their_kernels_hold_up_no_round():
     assert max(b - a for a, b in itertools.pairwise(ends)) < 1.0
 
 
-OFTEN = [
-    f for k in range(3, 120, 5) for f in ({"round": k, "lose": 3}, {"round": k + 2, "return": 3})
-]
-
-
-@pytest.mark.parametrize(
-    "faults",
-    [
-        pytest.param([], id="none"),
-        pytest.param(OFTEN, id="often", marks=pytest.mark.slow),
-    ],
-)
-def test_the_squared_hinge_takes_at_most_twice_the_rounds_of_the_hinge(faults):
-    """Columns are not centred. Without losses it took four times as many on a9a.
-
-    While half of the members come and go, the hinge may reach its gap in a lucky round, and the
-    squared hinge reaches it in none of five seeds: its rounds count from the last return.
-    """
+def test_the_squared_hinge_takes_at_most_twice_the_rounds_of_the_hinge():
+    """Columns are not centred. It took four times as many on a9a."""
     X, y = source_rows()
     source = from_arrays(X + 3.0, y)
 
-    def rounds(loss, faults):
+    def rounds(loss):
         algorithm = {"name": "cocoa", "loss": loss, "l2": 1e-2, "gap_every": 1}
-        job = record(algorithm=algorithm, absent="auto", faults=faults, stop={"gap": 0.1})
+        job = record(algorithm=algorithm, absent="auto", stop={"gap": 0.1})
         result = simulate(job, source, options=options_from_section({}))
         assert result.error is None
         return len(result.rows)
 
-    disturbed = OFTEN[-1]["round"] if faults is OFTEN else 0
-    least = rounds("hinge", [] if faults is OFTEN else faults)
-    assert rounds("squared_hinge", faults) - disturbed <= 2 * least <= 200
+    assert rounds("squared_hinge") <= 2 * rounds("hinge") <= 200
