@@ -53,15 +53,10 @@ def test_a_stopped_worker_holds_up_neither_start_nor_end_and_joins_when_it_answe
     assert joined[stopped] == 1, "the other had begun"
 
 
-@pytest.mark.parametrize(
-    "absent",
-    ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("taylor", "stall"))],
-)
-def test_a_run_under_kills_ends_with_every_example_counted_once(absent: str) -> None:
+def test_a_run_under_kills_ends_with_every_example_counted_once() -> None:
     made = job(
         "kills",
         em.Stop(rounds=120),
-        absent=absent,
         faults=[
             {"round": 10, "lose": 2, "how": "kill", "phase": "compute"},
             {"round": 20, "lose": 2, "how": "kill", "phase": "reduce"},

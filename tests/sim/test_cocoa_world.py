@@ -76,15 +76,14 @@ def drift(simulation: Simulation) -> float:
 # --- fewer and more members --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("holders", [1, 2])
-def test_two_to_sixteen_and_back_to_two_members(points, holders):
+def test_two_to_sixteen_and_back_to_two_members(points):
     step = 0.2
     grants = tuple(Granted(at=step * k, grant=2) for k in range(1, 8))
     notices = tuple(Taken(at=step * (8 + k), lose=2, how="notice", grace=5.0) for k in range(1, 8))
     plan = Plan(
         algorithm=HINGE,
         members=2,
-        holders=holders,
+        holders=2,
         trace=grants + notices,
         chunks=64,
         rounds_max=45,
