@@ -16,11 +16,12 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+from tests.waiting import until
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 NODES = ("n0", "n1")
-START_S_MAX = 60.0
 #: Seconds from a preemption to SIGTERM, and from SIGTERM to SIGKILL.
-GRACE_S, KILL_S = 20, 5
+GRACE_S, KILL_S = 15, 5
 #: A requeued job waits as long as a credential lives.
 REQUEUE_S = 5
 
@@ -75,11 +76,10 @@ class MiniSlurm:
         Empty; its path is short enough for a Unix socket.
     """
 
-    def __init__(self, folder: Path, grace_s: int = GRACE_S) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.configuration = folder / "slurm.conf"
         self.environment = {**os.environ, "SLURM_CONF": str(self.configuration)}
-        self._grace_s = grace_s
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class MiniSlurm:
                 folder=self.folder,
                 host=socket.gethostname().split(".")[0],
                 ports=_free_ports(3),
-                grace_s=self._grace_s,
+                grace_s=GRACE_S,
                 kill_s=KILL_S,
                 requeue_s=REQUEUE_S,
             )
@@ -104,17 +104,15 @@ class MiniSlurm:
             *("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={munge}/socket"),
             *(f"--pid-file={munge}/pid", f"--seed-file={munge}/seed", f"--log-file={munge}/log"),
         )
-        _until(lambda: (munge / "socket").exists(), "munged has no socket")
+        until(lambda: (munge / "socket").exists(), "munged has no socket")
         configuration = str(self.configuration)
         self._run("slurmctld", "-D", "-f", configuration)
         for node in NODES:
             self._run("slurmd", "-D", "-N", node, "-f", configuration)
-        self._until_idle()
-
-    def cancel_all(self) -> None:
-        """Cancel all jobs, and wait until the nodes are idle."""
-        self.ask("scancel", "--user=root", check=False)
-        self._until_idle()
+        until(
+            lambda: self.ask("sinfo", "-h", "-p", "low", "-N", "-o", "%t") == "idle\nidle",
+            f"the nodes are not idle; see the logs in {self.folder}",
+        )
 
     def close(self) -> None:
         """End the daemons and what is left of jobs."""
@@ -129,12 +127,6 @@ class MiniSlurm:
                 process.wait()
         self._kill_jobs()
 
-    def _until_idle(self) -> None:
-        _until(
-            lambda: self.ask("sinfo", "-h", "-p", "low", "-N", "-o", "%t") == "idle\nidle",
-            f"the nodes are not idle; see the logs in {self.folder}",
-        )
-
     def _kill_jobs(self) -> None:
         """Kill all processes but the daemons that carry this SLURM in their environment."""
         mark = f"SLURM_CONF={self.configuration}".encode()
@@ -145,25 +137,19 @@ class MiniSlurm:
                 if pid not in daemons and mark in (entry / "environ").read_bytes().split(b"\0"):
                     os.kill(pid, signal.SIGKILL)
 
-    def ask(self, *command: str, check: bool = True) -> str:
+    def ask(self, *command: str) -> str:
         """Run a client of SLURM; returns its output."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
-        assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout.strip()
 
     def submit(self, script: str, *options: str) -> str:
-        """Submit a batch script's text; returns the job's id. Output: ``folder/job-ID.out``."""
+        """Submit a batch script's text; returns the job's id."""
         file = self.folder / f"script-{time.monotonic_ns()}.sh"
         file.write_text(f"#!/bin/bash\n{script}\n")
-        output = f"--output={self.folder}/job-%j.out"
-        return self.ask("sbatch", "--parsable", "--open-mode=append", output, *options, str(file))
-
-    def output(self, job: str) -> str:
-        """Return what a job has written; empty before it has started."""
-        file = self.folder / f"job-{job}.out"
-        return file.read_text() if file.exists() else ""
+        return self.ask("sbatch", "--parsable", "--output=/dev/null", *options, str(file))
 
     def show(self, job: str) -> dict[str, str]:
         """Return the fields of a job."""
@@ -178,9 +164,9 @@ class MiniSlurm:
 
 
 @contextlib.contextmanager
-def mini_slurm(folder: Path, grace_s: int = GRACE_S) -> Generator[MiniSlurm]:
+def mini_slurm(folder: Path) -> Generator[MiniSlurm]:
     """Yield a SLURM with two idle nodes: partition ``high`` pre-empts ``low``."""
-    slurm = MiniSlurm(folder, grace_s)
+    slurm = MiniSlurm(folder)
     try:
         slurm.start()
         yield slurm
@@ -194,10 +180,3 @@ def _free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
-
-
-def _until(is_so, message: str) -> None:
-    until_s = time.monotonic() + START_S_MAX
-    while not is_so():
-        assert time.monotonic() < until_s, message
-        time.sleep(0.1)

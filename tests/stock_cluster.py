@@ -51,21 +51,13 @@ class StockCluster(StockProcesses):
         self._python = sys.executable if python is None else str(python)
         here = {"PYTHONPATH": str(ROOT)}
         self._environment = here if python is None else {"PYTHONSAFEPATH": "1"}
-        self._options = options
-        self.start_scheduler()
-
-    def start_scheduler(self, port: int = 0) -> None:
-        """Start ``dask scheduler``; 0 for any port."""
         file = ["--scheduler-file", str(self.file)]
-        self._start("scheduler", ["dask_scheduler", "--port", str(port), *file, *self._options])
+        self._start("scheduler", ["dask_scheduler", "--port", "0", *file, *options])
 
-    def kill_scheduler(self) -> int:
-        """Kill the scheduler as ``kill -9`` does; return its port."""
-        port = int(self.address.rpartition(":")[2])
+    def kill_scheduler(self) -> None:
+        """Kill the scheduler as ``kill -9`` does."""
         self.processes["scheduler"].kill()
         self.processes["scheduler"].wait()
-        self.file.unlink()
-        return port
 
     @property
     def address(self) -> str:

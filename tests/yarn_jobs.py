@@ -32,6 +32,7 @@ EVENTS = (
     "MemberNoticed",
     "Reclaimed",
     "ContainerEnded",
+    "NodeChanged",
     "ChunksAbsent",
     "MembersRefused",
     "JobEnded",

@@ -20,6 +20,7 @@ BEST = float(((X - X.mean(axis=0)) ** 2).sum() / len(X))
 EXCESS_MAX = 3 * 4 / len(X)
 
 
+@pytest.mark.slow
 def test_kills_and_returns_neither_hang_nor_tear_states_nor_change_the_answer() -> None:
     # The toy fails a job whose members merge half of a state.
     job = em.Job(

@@ -11,6 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import elasticml as em
+from elasticml.jobs import cluster_client
 from elasticml.jobs.handle import jobs_on
 from tests.waiting import until
 
@@ -51,6 +52,12 @@ def test_a_job_runs_on_what_names_a_cluster(cluster: LocalCluster, tmp_path: Any
                 em.Job.resume(tmp_path)
 
 
+def test_faults_on_a_cluster_of_others_are_refused(cluster: LocalCluster) -> None:
+    made = em.Job(em.CoCoA(), job().source, faults=[{"round": 1, "lose": 1}])
+    with pytest.raises(em.ConfigError, match=r"cluster\.kind: local"):
+        made.start(cluster)
+
+
 def test_elasticmls_own_cluster_is_a_target() -> None:
     cluster = em.LocalCluster(workers=1, algorithms=["cocoa"])
     with pytest.raises(em.ConfigError, match="start"):
@@ -59,7 +66,8 @@ def test_elasticmls_own_cluster_is_a_target() -> None:
         assert job().run(cluster).summary["rounds"] == 3
 
 
-def test_what_is_no_cluster_is_named_in_one_line() -> None:
+def test_what_is_no_cluster_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_client, "CONNECT_S", 1)
     with pytest.raises(em.ConfigError, match=r"client: this process has none, wanted one; give a"):
         job().run()
     with pytest.raises(em.ConfigError, match=r"client: got 5, wanted a distributed\.Client, a clu"):

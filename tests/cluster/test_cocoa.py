@@ -14,6 +14,7 @@ from tests.stock_cluster import endless
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.slow
 def test_a_policy_gets_members_up_to_the_clusters_maximum() -> None:
     job = endless(holders=2, policies=[{"name": "tests.scaling_policies:Grow"}])
     story, members, refused = [], 0, []

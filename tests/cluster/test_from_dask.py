@@ -11,9 +11,7 @@ import signal
 from collections.abc import Generator
 from typing import Any
 
-import dask
 import dask.array as da
-import dask.bag
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -190,26 +188,6 @@ def test_an_error_in_the_users_graph_ends_the_job(client: Client):
     rows = da.from_array(X, chunks=(400, D)).map_blocks(broken, meta=np.empty((0, 0)))
     with pytest.raises(em.DataError, match="could not be computed: RuntimeError: no such shard"):
         em.Job(ALGORITHM, em.from_dask(rows, Y), stop=STOP).run(client)
-
-
-def test_frames_bags_and_delayed_objects(client: Client):
-    table = pd.DataFrame(X, columns=list("abcdef")).assign(
-        city=np.where(X[:, 0] > 0, "Rome", "Oslo"), y=Y
-    )
-    types = {**dict.fromkeys("abcdef", "number"), "city": "text", "y": "number"}
-    frame = dd.from_pandas(table, npartitions=5)
-    bag = dask.bag.from_sequence(table.to_dict("records"), npartitions=4)
-    parts = [dask.delayed(table.iloc[at : at + 400].copy)() for at in (0, 400, 800)]
-    found = [
-        run(client, data).summary["objective"]
-        for data in (
-            em.from_dask(frame, label="y"),
-            em.from_dask(frame.drop(columns="y"), frame["y"]),
-            em.from_dask(bag, label="y", types=types),
-            em.from_dask(parts, label="y", types=types),
-        )
-    ]
-    assert max(found) - min(found) <= 2e-8
 
 
 # --- estimators --------------------------------------------------------------------------------

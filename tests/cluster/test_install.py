@@ -1,9 +1,11 @@
-"""Stock clusters without elasticml, or with another version: it is said, and mended."""
+"""Stock clusters without elasticml, with another version or without the data: it is said."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import socket
+import subprocess
 import sysconfig
 import venv
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 import elasticml as em
 from elasticml.ids import VERSION
-from tests.stock_cluster import stock_cluster
+from tests.stock_cluster import UNSHARE, stock_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -69,3 +71,22 @@ def test_elasticml_is_installed_on_a_stock_cluster(tmp_path: Path, bare_python: 
             cluster.worker("b")  # as on a host of its own: it installs before it joins
             cluster.await_workers(client, 2)
             assert em.install(client) == []
+
+
+@pytest.mark.skipif(
+    subprocess.run([*UNSHARE, "true"], check=False).returncode != 0, reason="unshare not permitted"
+)
+def test_the_host_that_lacks_a_file_is_named(tmp_path: Path) -> None:
+    """The only worker does not have the folder that scheduler and client have."""
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.csv").write_text("x,late\n" + "1,no\n2,yes\n" * 30)
+    with stock_cluster(tmp_path) as cluster:
+        cluster.worker("elsewhere", hidden=tmp_path / "rows")
+        with cluster.client() as client:
+            cluster.await_workers(client, 1)
+            source = em.read_csv(str(tmp_path / "rows" / "a.csv"), "late")
+            with pytest.raises(em.ConfigError) as caught:
+                em.Job(em.CoCoA(), source).run(client)
+    message = str(caught.value)
+    assert f"a.csv does not exist on host {socket.gethostname()}, where a worker runs" in message
+    assert "or give a URL that they can open, or a Dask frame (em.from_dask)" in message

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.optimize
 import yaml
 from distributed import Client
 
 import elasticml as em
-from tests.log_cosh import LOG_COSH, LogCosh, Wide
+from tests.log_cosh import LOG_COSH, LogCosh
 from tests.reference import Reference
 from tests.run_command import end_run, start_run
 
@@ -86,20 +85,3 @@ def test_a_loss_by_its_path_or_class_is_certified(client: Client, loss, by: str)
     np.testing.assert_array_equal(
         result.model.predict(X[:3]), result.model.decision_function(X[:3])
     )
-
-
-@pytest.mark.slow
-def test_asynchronous_members_take_a_loss_with_its_parameters(client: Client) -> None:
-    X, y = drawn()
-    algorithm = em.AsyncSGD(
-        "linear", loss=Wide, loss_options={"width": 3.0}, l2=L2, passes=20, batch=50
-    )
-    result = em.Job(algorithm, em.from_arrays(X, y)).run(client)
-
-    def value(w: np.ndarray) -> float:
-        r = (X @ w[:-1] + w[-1] - y) / 3.0
-        return float((np.logaddexp(r, -r) - np.log(2.0)).mean())
-
-    w = np.append(np.ravel(result.model.coef_), result.model.intercept_)
-    least = scipy.optimize.minimize(value, np.zeros(7)).fun
-    assert value(w) <= 1.05 * least

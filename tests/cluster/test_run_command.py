@@ -213,21 +213,3 @@ def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(clie
     )
     for run in (client.run_on_scheduler, client.run):
         run(gc.enable)
-
-
-def test_faults_on_a_cluster_of_others_are_refused() -> None:
-    from distributed import LocalCluster
-
-    job = em.Job(
-        em.BatchGradient(intercept=False, tolerance=0.0, scale="none"),
-        synthetic_splice(100, length=30),
-        faults=[{"round": 1, "lose": 1}],
-    )
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as theirs,
-        Client(theirs, set_as_default=False) as client,
-        pytest.raises(em.ConfigError, match=r"cluster\.kind: local"),
-    ):
-        job.start(client)

@@ -5,14 +5,12 @@ One cluster of `dask scheduler` and `dask worker` for all tests.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Generator
-from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -23,64 +21,23 @@ from elasticml.jobs.handle import workers_of
 from tests.http_server import serving
 from tests.play.stock_workers import kill_session
 from tests.stock_cluster import Course, StockCluster, endless, stock_cluster
+from tests.unit.clusters.test_stop_notices import Ec2, azure, azure_event
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
 
-class Metadata:
-    """A metadata server that speaks AWS's and Azure's protocols."""
+#: What AWS and Azure say of the machine of the worker ``spot``.
+AWS, EVENTS = Ec2(), []
+AZURE = azure(EVENTS)
 
-    MACHINE = "worker_3"
 
-    def __init__(self) -> None:
-        self.action: dict[str, str] = {}
-        self.events: list[dict[str, Any]] = []
-
-    def __call__(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, dict, Any]:
-        if (method, path) == ("PUT", "/latest/api/token"):
-            return 200, {}, b"token"
-        if path == "/latest/meta-data/spot/instance-action":
-            if headers.get("X-aws-ec2-metadata-token") != "token":
-                return 401, {}, b""
-            return (200, {}, json.dumps(self.action).encode()) if self.action else (404, {}, b"")
-        if headers.get("Metadata") != "true":
-            return 400, {}, b""
-        if path.startswith("/metadata/instance/compute/name?"):
-            return 200, {}, self.MACHINE.encode()
-        return 200, {}, json.dumps({"DocumentIncarnation": 1, "Events": self.events}).encode()
-
-    def interrupt(self) -> None:
-        """Announce the end of the machine, as AWS does two minutes ahead."""
-        at = time.gmtime(time.time() + 25)
-        self.action = {"action": "terminate", "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", at)}
-
-    def schedule(self) -> None:
-        """Schedule a maintenance of the machine, as Azure does; it may be cancelled."""
-        event = {
-            "EventId": "A1",
-            "EventType": "Redeploy",
-            "ResourceType": "VirtualMachine",
-            "Resources": [self.MACHINE],
-            "EventStatus": "Scheduled",
-            "NotBefore": formatdate(time.time() + 60, usegmt=True),
-        }
-        self.events = [event]
-
-    def cancel(self) -> None:
-        """Cancel the maintenance: its event disappears."""
-        self.events = []
+def metadata(method: str, path: str, headers: Any, body: bytes) -> Any:
+    return (AWS if path.startswith("/latest/") else AZURE)(method, path, headers, body)
 
 
 @pytest.fixture(scope="module")
-def metadata() -> Metadata:
-    return Metadata()
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    metadata: Metadata, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[StockCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[StockCluster]:
     """A scheduler and the workers ``stays`` and ``spot``, the one with the preload."""
     with (
         serving(metadata) as url,
@@ -163,14 +120,16 @@ def test_announced_workers_are_emptied_and_used_again(
 
 @pytest.mark.slow
 def test_metadata_of_clouds_drain_a_worker_and_a_cancelled_event_brings_it_back(
-    metadata: Metadata, client: Client
+    client: Client,
 ) -> None:
-    course = running(client)
-    course.drain(metadata.schedule, "maintenance")
-    course.step(metadata.cancel, "MemberActive")
-    course.drain(metadata.interrupt, "preempted")
+    course, now_s = running(client), time.time()
+    event = azure_event("Redeploy", ["worker_3"], 60, now_s=now_s)
+    course.drain(lambda: EVENTS.append(event), "maintenance")
+    course.step(EVENTS.clear, "MemberActive")
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 25))
+    course.drain(lambda: setattr(AWS, "action", {"action": "terminate", "time": at}), "preempted")
     course.end()
-    metadata.action = {}
+    AWS.action = None
 
 
 def stop_like_kubernetes(cluster: StockCluster, name: str, grace_s: float) -> None:

@@ -12,14 +12,15 @@ from elasticml.data.storage.filesystem import (
     join,
     make_directory,
     names,
-    read_bytes,
     remove,
-    remove_empty,
     system_of,
     write_whole,
 )
 from elasticml.errors import ConfigError
 from tests.http_server import closed_url
+from tests.unit.data.storage.test_filesystem import (  # noqa: F401
+    test_files_and_folders_are_written_listed_and_removed,
+)
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
@@ -34,27 +35,10 @@ def folder(mini_yarn):
     assert exists(place) is False
 
 
-def test_a_written_file_is_read_back_and_nothing_else_remains(folder):
-    file = join(folder, "a b#%?é", "file")
-    content = os.urandom(3_000_000)
-    write_whole(file, b"old")
-    write_whole(file, content)
-    assert read_bytes(file) == content
-    assert names(join(folder, "a b#%?é")) == ["file"]
-    assert (exists(join(folder, "no")), names(join(folder, "no"))) == (False, [])
-    with pytest.raises(FileNotFoundError):
-        read_bytes(join(folder, "no"))
-
-
-def test_remove_empty_removes_only_empty_directories(folder):
-    inner = join(folder, "claimed", "driver")
-    write_whole(join(inner, "claim"), b"1")
-    remove_empty(inner)
-    assert read_bytes(join(inner, "claim")) == b"1"
-    remove(join(inner, "claim"))
-    remove_empty(inner)
-    remove_empty(inner)
-    assert (exists(inner), exists(join(folder, "claimed"))) == (False, True)
+@pytest.fixture
+def place(folder):
+    """Where the contract of file systems is tried, too."""
+    return join(folder, "a b#%?é")
 
 
 def test_ranges_across_the_file_systems_own_blocks_are_whole(folder):

@@ -135,6 +135,24 @@ def test_a_job_follows_when_the_cluster_is_scaled(cluster: em.YarnCluster, clien
     assert job.of("ChunksAbsent") == []
 
 
+def test_a_decommissioned_node_is_told_with_its_time_and_when_it_stays(
+    cluster: em.YarnCluster, client: Client, mini_yarn: Any
+) -> None:
+    job = Running(client, "decommissioned")
+    job.until_whole(MEMBERS)
+    mini_yarn.decommission(1, 3600)
+    job.until_recorded("NodeChanged")
+    mini_yarn.recommission()
+    job.until_recorded("NodeChanged", 2)
+    job.until_whole(MEMBERS)
+    job.stop()
+    leaving, staying = job.of("NodeChanged")
+    assert (leaving["state"], leaving["grace_s"]) == ("decommissioning", 3600.0)
+    assert {record["member"] for record in job.of("MemberNoticed")} == {*leaving["members"]}
+    assert (staying["state"], staying["members"]) == ("running", leaving["members"])
+    assert (job.of("MemberLost"), len(leaving["members"]) > 0) == ([], True)
+
+
 def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
     knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
     cocoa = em.CoCoA(loss="squared_hinge", **PROBLEM, local_epochs=1.0)

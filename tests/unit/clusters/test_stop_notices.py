@@ -92,9 +92,9 @@ def azure(*answers, machine="worker_3"):
     return answer
 
 
-def azure_event(kind, resources, after_s, status="Scheduled"):
+def azure_event(kind, resources, after_s, status="Scheduled", now_s=NOW_S):
     """An event; one that has started has no time."""
-    begins = datetime.fromtimestamp(NOW_S + (after_s or 0), UTC)
+    begins = datetime.fromtimestamp(now_s + (after_s or 0), UTC)
     return {
         "EventId": "A1",
         "EventType": kind,

@@ -195,6 +195,15 @@ def test_test_rows_of_a_table_are_encoded_as_the_training_rows_are(tmp_path: Pat
     assert result.summary["test"]["accuracy"] == pytest.approx(expected)
 
 
+def test_a_class_of_one_row_is_a_warning() -> None:
+    words = np.where(TWO == 5.0, "yes", "no").astype(object)
+    words[7] = "yess"
+    data = em.from_frame(pd.DataFrame({"x": Z, "late": words}), label="late")
+    notes = played(em.Job(em.BatchGradient(), data, stop=em.Stop(rounds=2))).summary["notes"]
+    text = "label 'yess' of column 'late' occurs in one row of 300: correct the data"
+    assert text in " ".join(notes)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("shape", [None, (D,)])
 def test_test_rows_that_do_not_fit_a_network_are_refused_before_it_trains(shape: Any) -> None:
