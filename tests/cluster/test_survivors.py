@@ -41,35 +41,3 @@ def test_a_stopped_worker_holds_up_neither_start_nor_end_and_joins_when_it_answe
             os.kill(stopped, signal.SIGCONT)
     assert len(joined) == 2
     assert joined[stopped] == 1, "the other had begun"
-<<<<<<< HEAD
-
-
-def test_a_run_under_kills_ends_with_every_example_counted_once() -> None:
-    made = job(
-        "kills",
-        em.Stop(rounds=120),
-        faults=[
-            {"round": 10, "lose": 2, "how": "kill", "phase": "compute"},
-            {"round": 20, "lose": 2, "how": "kill", "phase": "reduce"},
-            {"round": 30, "return": 4},
-            {"round": 60, "lose": 3, "how": "kill", "phase": "broadcast"},
-            {"round": 70, "return": 3},
-        ],
-        collective=em.settings.Collective(topology="tree", fan_out=2, deadline=3.0),
-        evaluate=em.settings.Evaluate(every=20),
-    )
-    with em.LocalCluster(6) as cluster, Client(cluster, set_as_default=False) as client:
-        result = made.run(client)
-    checked = [r for r in result.history if r["objective_kind"] == "exact"]
-    checked = [r for r in checked if r["round"] in result.kept]
-    assert result.summary["lost"] >= 4
-    assert len(checked) > 3
-    section = result.job["algorithm"]
-    facts = merge_summaries([DATA.survey(block.index) for block in DATA.blocks()])
-    for row in checked:
-        model = result.kept[row["round"]]
-        (scores,) = scores_here(section, facts, [model], DATA, ["neg_log_loss"])
-        penalty = 0.5e-3 * float((model["coef"] ** 2).sum())
-        assert row["objective"] == pytest.approx(penalty - scores["neg_log_loss"], rel=1e-9)
-=======
->>>>>>> 459a56ac (Drop tests of real processes that quicker ones show too, and share what is left.)
