@@ -1,4 +1,4 @@
-"""Stock Dask clusters that grow, shrink, retire workers and count idle time while a job runs."""
+"""Clusters that grow, shrink, retire workers and count idle time while a job runs."""
 
 from __future__ import annotations
 
@@ -122,6 +122,21 @@ def test_a_running_job_is_not_idle(tmp_path: Path) -> None:
             return dask_scheduler.idle_since is not None and not dask_scheduler.tasks
 
         until(lambda: client.run_on_scheduler(is_idle), "the scheduler is idle after the job")
+
+
+@pytest.mark.slow
+def test_a_policy_gets_members_up_to_the_clusters_maximum() -> None:
+    job = endless(holders=2, policies=[{"name": "tests.scaling_policies:Grow"}])
+    with (
+        em.LocalCluster(4, workers_max=5) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        course = Course(job.start(client))
+        course.await_members(5)
+        until(lambda: course.of("MembersRefused"), "a request beyond the maximum")
+        course.end()
+    assert [record["count"] for record in course.of("MembersRefused")] == [2]
+    assert course.of("ChunksAbsent") == []
 
 
 @pytest.mark.slow
