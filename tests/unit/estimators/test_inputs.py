@@ -9,7 +9,7 @@ import numpy as np
 import pandas
 import pytest
 import scipy.sparse as sp
-from sklearn.datasets import dump_svmlight_file, load_iris, make_classification
+from sklearn.datasets import dump_svmlight_file, make_classification
 
 import elasticml as em
 from elasticml.data.readers.chunk_folder import convert
@@ -71,18 +71,6 @@ def test_dask_arrays_are_computed(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_dask_dataframes_are_computed_and_name_the_features(name):
-    dataframe = pytest.importorskip("dask.dataframe")
-    X, y, _ = data()
-    table = pandas.DataFrame(X, columns=list("abcdef")).assign(label=y)
-    frame = dataframe.from_pandas(table, npartitions=3)
-    ours = MODELS[name]().fit(frame[list("abcdef")], frame["label"])
-    same(ours, MODELS[name]().fit(X, y))
-    assert list(ours.feature_names_in_) == list("abcdef")
-    assert np.array_equal(ours.predict(frame[list("abcdef")]), ours.predict(table[list("abcdef")]))
-
-
-@pytest.mark.parametrize("name", MODELS)
 def test_files_are_read_by_name(name, folder):
     X, y, weights = data()
     known = MODELS[name]().fit(X, y)
@@ -141,12 +129,6 @@ def test_clusters_are_found_in_files_and_dask_arrays(folder):
         assert np.array_equal(ours.cluster_centers_, known.cluster_centers_)
         assert np.array_equal(np.asarray(ours.predict(rows)), known.predict(X))
         assert np.array_equal(np.asarray(ours.transform(rows)), known.transform(X))
-
-
-def test_paths_take_files(folder):
-    X, y, _ = data()
-    result, known = em.lasso_path(folder / "last.csv", alphas=5), em.lasso_path(X, y, alphas=5)
-    np.testing.assert_allclose(result[1], known[1], atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -211,22 +193,6 @@ def test_fitting_arrays_loads_no_more_than_it_needs():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_more_than_two_classes_are_read_from_a_file(tmp_path):
-    X, y = load_iris(return_X_y=True)
-    dump_svmlight_file(X, y, str(tmp_path / "iris.libsvm"), zero_based=False)
-    ours = em.LogisticRegression(tol=1e-10).fit(tmp_path / "iris.libsvm")
-    same(ours, em.LogisticRegression(tol=1e-10).fit(X, y))
-    assert ours.classes_.tolist() == [0.0, 1.0, 2.0]
-
-
-def test_labels_in_a_file_may_be_words(folder):
-    (folder / "late.csv").write_text("a,b,c\n1,2,yes\n2,3,no\n1,1,yes\n")
-    model = em.LogisticRegression().fit(folder / "late.csv")
-    assert model.classes_.tolist() == ["no", "yes"]
-    assert model.predict([[1.0, 1.0]]).tolist() == ["yes"]
-    assert model.score(folder / "late.csv", "c") == 1.0
 
 
 def test_words_are_refused_with_column_and_row():

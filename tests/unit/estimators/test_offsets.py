@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -156,18 +155,6 @@ def test_the_hinge_loss_has_a_certificate_with_an_offset() -> None:
     assert best <= found.fun + 1e-3
 
 
-@pytest.mark.parametrize("lazy", [da.from_array(WITH_OFFSET, chunks=(40, 5)), None])
-def test_predictions_of_collections_find_the_offsets_column(lazy: Any) -> None:
-    model = em.LogisticRegression(tol=1e-9).fit(WITH_OFFSET, SIGNS, offset=2)
-    expected = model.predict_proba(WITH_OFFSET)
-    if lazy is not None:
-        np.testing.assert_allclose(model.predict_proba(lazy).compute(), expected)
-        with pytest.raises(ValueError, match="offset of a Dask collection"):
-            model.predict(lazy, offset=OFFSET)
-    again = em.LogisticRegression(tol=1e-9).fit(X, SIGNS, offset=OFFSET)
-    np.testing.assert_allclose(again.predict_proba(X, OFFSET), expected, atol=1e-6)
-
-
 def test_a_saved_model_has_its_offset_as_a_column(tmp_path: Any) -> None:
     frame = FRAME.drop(columns="exposure")
     model = em.PoissonRegressor(alpha=0.1).fit(frame, COUNTS, offset=OFFSET)
@@ -219,17 +206,6 @@ def test_scikit_learns_routing_carries_offsets_through_a_search() -> None:
     assert search.best_params_ == {"alpha": 0.01}
     expected = em.PoissonRegressor(alpha=0.01).fit(X, COUNTS, offset=OFFSET)
     np.testing.assert_array_equal(search.best_estimator_.coef_, expected.coef_)
-
-
-def test_a_file_of_numbers_alone_names_its_columns(tmp_path: Any) -> None:
-    train, rows = str(tmp_path / "claims.csv"), str(tmp_path / "rows.csv")
-    FRAME.assign(claims=COUNTS).to_csv(train, index=False)
-    FRAME[FRAME.columns[::-1]].to_csv(rows, index=False)
-    model = em.PoissonRegressor(alpha=0.1, tol=1e-10).fit(train, "claims", offset="exposure")
-    np.testing.assert_array_equal(model.predict(rows), model.predict(train))
-    model.save(tmp_path / "model.npz")
-    kept = em.load_model(tmp_path / "model.npz")
-    np.testing.assert_allclose(kept.predict(rows), model.predict(rows), rtol=1e-12)
 
 
 WARM = {

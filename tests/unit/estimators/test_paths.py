@@ -18,10 +18,10 @@ from tests.unit.estimators.contract import tall, wide
 def test_a_path_has_scikit_learns_models(data, l1_ratio):
     X, y = data()
     settings = {"l1_ratio": l1_ratio, "eps": 1e-2, "tol": 1e-13, "max_iter": 100_000}
-    count = {"alphas" if sklearn.__version__ >= "1.9" else "n_alphas": 30}
+    count = {"alphas" if sklearn.__version__ >= "1.9" else "n_alphas": 15}
     known, expected, _ = theirs.enet_path(X, y, **count, **settings)
     for make in (np.asarray, sp.csc_matrix):
-        alphas, coefs, gaps = em.enet_path(make(X), y, alphas=30, **settings)
+        alphas, coefs, gaps = em.enet_path(make(X), y, alphas=15, **settings)
         np.testing.assert_allclose(alphas, known, rtol=1e-12)
         np.testing.assert_allclose(coefs, expected, atol=1e-5)
         assert np.array_equal(coefs != 0.0, expected != 0.0)
@@ -41,13 +41,12 @@ def test_a_path_over_more_columns_than_cached_products(monkeypatch):
         np.testing.assert_allclose(coefs, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("data", "weighted"), [(wide, True), (tall, False)], ids=["wide", "tall"])
 def test_cross_validation_chooses_what_scikit_learns_does(data, weighted):
     X, y = data()
     rng = np.random.default_rng(2)
     weights = rng.integers(1, 4, len(y)).astype(float) if weighted else None
-    settings = {"l1_ratio": [0.5, 1.0], "alphas": 15, "eps": 1e-2, "cv": 4}
+    settings = {"l1_ratio": [0.5, 1.0], "alphas": 8, "eps": 5e-2, "cv": 3}
     settings |= {"tol": 1e-13, "max_iter": 100_000}
     known = theirs.ElasticNetCV(**settings).fit(X, y, sample_weight=weights)
     for make in (np.asarray, sp.csr_matrix):
@@ -57,15 +56,6 @@ def test_cross_validation_chooses_what_scikit_learns_does(data, weighted):
         np.testing.assert_allclose(result.mse_path_, known.mse_path_, rtol=1e-5)
         np.testing.assert_allclose(result.coef_, known.coef_, atol=1e-5)
         assert result.intercept_ == pytest.approx(known.intercept_, abs=1e-4)
-
-
-def test_given_alphas_are_those_of_the_path():
-    X, y = tall()
-    known = theirs.LassoCV(alphas=[0.1, 1.0, 0.01], cv=3, tol=1e-10, max_iter=10**5).fit(X, y)
-    result = em.LassoCV(alphas=[0.1, 1.0, 0.01], cv=3, tol=1e-10, max_iter=10**5).fit(X, y)
-    np.testing.assert_allclose(result.alphas_, [1.0, 0.1, 0.01])
-    assert result.alpha_ == known.alpha_
-    np.testing.assert_allclose(result.mse_path_, known.mse_path_, rtol=1e-6)
 
 
 def test_a_path_that_ends_too_early_says_so():

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -23,7 +22,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import elasticml as em
 from elasticml.algorithms.cocoa.local_pass import PassOptions
 from elasticml.estimators import base, logistic, solver, svm
-from elasticml.estimators.backend_choice import PRODUCT_VALUES_MIN, choose_client, threads_for
+from elasticml.estimators.backend_choice import PRODUCT_VALUES_MIN, choose_client
 from tests.unit.estimators.contract import objective
 
 RNG = np.random.default_rng(2)
@@ -101,15 +100,6 @@ def test_rows_without_any_weight_are_refused():
         em.LinearSVC().fit(X, Y, sample_weight=np.zeros(80))
 
 
-def test_it_works_in_a_pipeline_and_a_grid_and_survives_pickling():
-    rows, y = make_classification(200, 8, random_state=2)
-    pipeline = make_pipeline(StandardScaler(), em.LinearSVC())
-    grid = GridSearchCV(pipeline, {"linearsvc__C": [0.01, 1.0]}, cv=3, n_jobs=1).fit(rows, y)
-    again = pickle.loads(pickle.dumps(grid.best_estimator_))
-    assert np.array_equal(again.predict(rows), grid.predict(rows))
-    assert grid.best_score_ > 0.8
-
-
 # --- warnings -------------------------------------------------------------------------------------
 
 HURRIED: dict[str, Any] = {
@@ -132,12 +122,6 @@ def test_a_warning_names_the_caller_s_line(name: str) -> None:
     with pytest.warns(ConvergenceWarning) as caught:
         HURRIED[name].fit(rows, Y)
     assert {one.filename for one in caught} == {__file__}
-
-
-def test_a_pipeline_counts_as_the_caller_of_its_steps() -> None:
-    with pytest.warns(ConvergenceWarning, match="duality gap") as caught:
-        make_pipeline(StandardScaler(), HURRIED["hinge"]).fit(X, Y)
-    assert [one.filename.rpartition("/")[2] for one in caught] == ["pipeline.py"]
 
 
 @pytest.mark.parametrize("make", [em.Lasso, em.ElasticNet])
@@ -207,13 +191,6 @@ def test_a_client_is_shared_by_clones_and_is_its_address_in_copies(make):
 
 
 # --- threads --------------------------------------------------------------------------------------
-
-
-def test_rows_of_too_few_values_have_one_thread():
-    rows = sp.csr_matrix(np.eye(10))
-    assert [threads_for(3, rows, least) for least in (10, 11)] == [3, 1]
-    assert [threads_for(3, rows.toarray(), least) for least in (100, 101)] == [3, 1]
-    assert threads_for(None, rows, 0) == 1
 
 
 #: Make the local solver use threads for any amount of work.
