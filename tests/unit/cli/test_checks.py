@@ -41,7 +41,6 @@ GENEROUS = GraceSettings(
     is_recovering=True,
 )
 MISSING = FileNotFoundError(2, "no such file")
-DENIED = PermissionError(13, "not allowed")
 FAILED = subprocess.CalledProcessError(1, ["it"])
 LATE = subprocess.TimeoutExpired(["it"], 20)
 

@@ -29,22 +29,16 @@ def test_a_log_gets_a_line_every_few_seconds_at_most():
     assert lines[-1].endswith("done after 9.0 s: 10 rounds")
 
 
-def test_the_end_is_printed_once():
-    lines = printed([[LIMITED], [OVER], []], terminal=False, step_s=0.0).splitlines()
-    assert len(lines) == 1
-
-
-def test_an_immediate_failure_prints_only_its_error():
+def test_the_end_is_printed_once_and_of_an_immediate_failure_only_the_error():
+    assert printed([[LIMITED], [OVER], []], terminal=False, step_s=0.0).count("\n") == 1
     failed = {**OVER, "state": "failed", "reason": "no such label"}
-    assert printed([[LIMITED], [failed], []], terminal=False, step_s=0.0) == ""
+    for url in (None, "http://x"):
+        assert printed([[LIMITED], [failed], []], terminal=False, step_s=0.0, url=url) == ""
 
 
-def test_a_terminal_shows_lost_members():
+def test_a_terminal_shows_lost_members_and_a_log_does_not():
     text = printed([[LIMITED], [ended(0, 0.5)], [LOST]], terminal=True)
     assert "round 1: member 3.1 lost (killed)" in text
-
-
-def test_a_log_omits_single_losses():
     assert "lost" not in printed([[LIMITED], [LOST]], terminal=False)
 
 
@@ -55,9 +49,7 @@ def test_a_terminal_shows_membership_decisions_and_not_every_move():
     assert text.count("round 1: knee: a knee") == 1
 
 
-def test_the_address_of_the_page_is_printed_once_and_not_for_an_immediate_failure():
+def test_the_address_of_the_page_is_printed_once():
     batches = [[LIMITED], *([ended(r, float(r))] for r in range(10)), [OVER]]
     for terminal in (True, False):
         assert printed(batches, terminal=terminal, url="http://x/elasticml").count("http") == 1
-    failed = {**OVER, "state": "failed", "reason": "no such label"}
-    assert printed([[LIMITED], [failed]], terminal=False, step_s=0.0, url="http://x") == ""

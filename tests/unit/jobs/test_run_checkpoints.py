@@ -42,30 +42,20 @@ def test_runs_of_job_files_keep_checkpoints_except_on_another_users_scheduler(tm
 
 
 @pytest.mark.parametrize(
-    ("data", "test", "given"),
+    ("data", "scored", "given"),
     [
-        ("arrays", "arrays", ", data=em.from_arrays(X, y), test=em.from_arrays(X, y)"),
-        ("csv", "arrays", ", test=em.from_arrays(X, y)"),
-        ("dask", "csv", ", data=em.from_dask(X, y)"),
-        (
-            "frame",
-            "frame",
-            ", data=em.from_frame(frame, label=...), test=em.from_frame(frame, label=...)",
-        ),
-        ("dask_table", None, ", data=em.from_dask(frame, label=...)"),
-        ("csv", None, ""),
+        ("arrays", {"test": "arrays"}, ", data=em.from_arrays(X, y), test=em.from_arrays(X, y)"),
+        ("csv", {"test": "frame"}, ", test=em.from_frame(frame, label=...)"),
+        ("dask", {"test": "csv"}, ", data=em.from_dask(X, y)"),
+        ("dask_table", {}, ", data=em.from_dask(frame, label=...)"),
+        ("csv", {"validation": "arrays"}, ", validate=em.from_arrays(X, y)"),
+        ("csv", {}, ""),
     ],
 )
-def test_data_and_test_data_that_were_in_memory_are_given_again(data, test, given):
-    scored = {} if test is None else {"scored": {"test": {"format": test}}}
+def test_data_that_were_in_memory_are_given_again(data, scored, given):
+    scored = {"scored": {name: {"format": kind} for name, kind in scored.items()}}
     record = job_record({"data": {"format": data, **scored}})
     assert resume_call("place", record) == f'em.Job.resume(client, "place"{given})'
-
-
-def test_validation_data_that_were_in_memory_are_given_again():
-    scored = {"validation": {"format": "arrays"}}
-    record = job_record({"data": {"format": "csv", "scored": scored}})
-    assert resume_call("a", record).endswith(", validate=em.from_arrays(X, y))")
 
 
 def test_a_run_reports_why_it_cannot_be_resumed_and_where_its_checkpoints_are(tmp_path):

@@ -9,13 +9,7 @@ import pytest
 
 from elasticml.story.reader import parse_story
 from elasticml.story.records import (
-    ChunksLoaded,
     ExchangeEnded,
-    FaultInjected,
-    MemberLost,
-    PolicyDecided,
-    RoundStarted,
-    StoryRecord,
     UnknownRecord,
     record_from_json,
     records_from_json,
@@ -29,34 +23,6 @@ def test_the_records_of_a_run_have_the_same_json_when_they_are_read_again() -> N
     records = records_from_json(story)
     assert [json.dumps(record.to_json()) for record in records] == [json.dumps(r) for r in story]
     assert not any(isinstance(record, UnknownRecord) for record in records)
-
-
-def test_fields_are_in_the_order_of_their_declaration() -> None:
-    lost = MemberLost(t=1.5, cause="link", round=3, member="2.1", reason="closed", chunks=4, pid=7)
-    assert list(lost.to_json().items()) == [
-        ("t", 1.5),
-        ("event", "MemberLost"),
-        ("cause", "link"),
-        ("round", 3),
-        ("member", "2.1"),
-        ("reason", "closed"),
-        ("chunks", 4),
-        ("pid", 7),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("record", "absent"),
-    [
-        (ChunksLoaded(member="0.1", chunks="0.1"), {"source", "order", "round"}),
-        (RoundStarted(round=1), {"rows"}),
-        (FaultInjected(round=1, kind="return", count=2), {"how", "phase", "members"}),
-        (PolicyDecided(policy="knee", suggestion="Move", why="", chunks=3), {"group", "value"}),
-    ],
-)
-def test_optional_fields_are_left_out(record: StoryRecord, absent: set[str]) -> None:
-    assert not absent & record.to_json().keys()
-    assert record_from_json(record.to_json()) == record
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,9 @@ from elasticml.clusters.yarn.application_spec import (
     is_local,
     make_specification,
     read_specification,
-    rewrite,
     rewrite_script,
     with_placement,
-    with_security,
 )
-from elasticml.clusters.yarn.tls import SECURITY_VARIABLE
 from elasticml.errors import ConfigError
 
 OURS = "-m elasticml.clusters.yarn.service"
@@ -87,33 +84,6 @@ def written(tmp_path):
 )
 def test_commands_of_dask_yarns_services_become_ours_and_others_stay(script, expected):
     assert rewrite_script(script) == expected
-
-
-def test_a_written_specification_changes_only_in_its_services(written):
-    before = read_specification(str(written)).to_dict()
-    after = rewrite(read_specification(str(written))).to_dict()
-    for spec in (before, after):
-        spec["tags"] = set(spec["tags"])  # skein lists a set, in any order
-        for service in ("dask.scheduler", "dask.worker"):
-            spec["services"][service]["script"] = spec["services"][service]["script"].splitlines()
-    assert after["services"]["dask.worker"]["script"].pop() == (
-        f"python {OURS} worker --nthreads 2 --memory_limit 1GiB"
-    )
-    assert after["services"]["dask.scheduler"]["script"].pop() == f"python {OURS} scheduler"
-    before["services"]["dask.worker"]["script"].pop()
-    before["services"]["dask.scheduler"]["script"].pop()
-    assert after == before
-
-
-def test_rewriting_leaves_the_argument_unchanged(written):
-    spec = read_specification(str(written))
-    text = spec.to_yaml()
-    rewrite(spec)
-    with_placement(spec, node_label="slow", nodes=["two"])
-    for choice in ("tls", "none"):
-        services = with_security(spec, choice).services.values()
-        assert {service.env[SECURITY_VARIABLE] for service in services} == {choice}
-    assert spec.to_yaml() == text
 
 
 VENV = {"environment": "venv:///opt/env", "n_workers": 1}

@@ -100,15 +100,6 @@ def test_a_container_preempted_young_repeatedly_is_requested_later_and_later():
     assert preempt(allocator, instance, now_s + YOUNG_S) == []
 
 
-def test_a_replacement_that_has_arrived_is_left_alone():
-    allocator = running(1)
-    preempt(allocator, 0, now_s=1.0)
-    allocator.see([seen(1)], now_s=2.0)
-    allocator.see([seen(1, "failed"), seen(2)], now_s=3.0)
-    assert allocator.ended("w1", *PREEMPTED, 3.0) == []
-    assert allocator.count == 1
-
-
 def test_a_replacement_that_appears_later_is_found():
     allocator = running(1)
     preempt(allocator, 0, now_s=1.0)
@@ -218,16 +209,6 @@ def test_a_retired_container_that_yarn_takes_during_its_retirement_is_not_replac
     assert allocator.see([seen(3, "requested")], now_s=6.0) == [Kill(name="w3")]
     assert allocator.see([seen(3, "killed"), seen(4, "requested")], now_s=7.0) == []
     assert allocator.count == 3, "the next one is another's"
-
-
-def test_due_requests_are_limited_by_the_free_capacity(marks):
-    allocator = running(4, maximum=4)
-    marks.mark("w0", "w1")
-    release(allocator, ["w2", "w3"], marks, now_s=0.0)
-    assert allocator.see([seen(2, "killed"), seen(3)], now_s=2.0) == [Add()]
-    allocator.added("w4", 4, streak=0)
-    assert allocator.see([seen(4, "requested")], now_s=9.0) == []
-    assert allocator.see([seen(3, "killed")], now_s=10.0) == [Add()]
 
 
 def test_a_failed_release_is_repeated(marks):

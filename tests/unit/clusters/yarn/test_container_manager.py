@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -19,7 +18,6 @@ from elasticml.clusters.yarn.yarn_client import ServiceContainer
 from elasticml.protocol.notices import (
     ContainerEnded,
     MarkLifted,
-    NodeChanged,
     Notice,
 )
 from elasticml.runtime.preemption_board import PREEMPTION_EXTENSION, PreemptionBoard
@@ -266,26 +264,7 @@ async def test_without_an_agent_ends_are_read_from_skeins_reports(state, message
         assert [(n.address, n.reason) for n in ended] == [(address(0), reason)]
 
 
-async def test_workers_of_a_lost_node_are_removed_and_those_of_a_decommissioned_one_stay():
-    change = NodeChanged(node="node-0:45454", state="decommissioning", grace_s=9.0)
-    lost = NodeChanged(node="node-1:45454", state="lost")
-    async with World(4) as world:
-        world.agent.change(change.node, "DECOMMISSIONING", 9)
-        world.agent.change(lost.node, "LOST")
-        on = {change.node: (address(0), address(2)), lost.node: (address(1), address(3))}
-        assert await world.handled() == [
-            replace(one, cause=f"node {one.node}", addresses=on[one.node]) for one in (change, lost)
-        ]
-        assert world.scheduler.removed == [*on[lost.node]]
-
-
 async def test_a_closed_manager_leaves_no_task_that_polls():
     async with World(2):
         assert asyncio.all_tasks() != {asyncio.current_task()}
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_a_job_gets_containers_up_to_the_maximum():
-    async with World(2, maximum=3) as world:
-        assert await world.manager.request(4) == 1
-        assert world.states() == ["running", "running", "requested"]

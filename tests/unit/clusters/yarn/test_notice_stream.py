@@ -41,14 +41,3 @@ def test_the_end_of_the_application_master_is_reported():
     assert has_ended.wait(WAIT_S)
     assert application.store.was_left.get(timeout=WAIT_S) == KEY
     stream.close()
-
-
-def test_nothing_is_reported_after_closing():
-    notices, has_ended = queue.Queue(), threading.Event()
-    application, stream = started(notices.put, has_ended.set)
-    assert notices.get(timeout=WAIT_S) == AgentSeen(heartbeat_ms=500)
-    stream.close()
-    application.agent.change("a:1", "LOST")
-    assert application.store.was_left.get(timeout=WAIT_S) == KEY
-    assert notices.empty()
-    assert not has_ended.is_set()

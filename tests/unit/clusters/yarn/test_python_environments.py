@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -47,16 +45,3 @@ def test_a_container_without_its_environment_ends_with_a_clear_line(kind, tmp_pa
     assert (done.returncode, done.stdout) == (NO_ENVIRONMENT_STATUS, "")
     assert message.startswith("elasticml: there is no ")
     assert f"{tmp_path}/nowhere on " in message
-
-
-def test_a_container_with_its_environment_runs_python_in_it(tmp_path):
-    bin_dir = Path(sys.prefix, "bin")
-    if not (bin_dir / "activate").is_file():
-        pytest.skip("the tests run in no virtual environment")
-    code = "import sys; print(sys.prefix, sys.argv[1:])"
-    for text in (f"venv://{sys.prefix}", f"python://{bin_dir}/python"):
-        script = read_environment(text).script("-c", code, "a b")
-        done = subprocess.run(
-            ["bash", "-e", "-c", script], capture_output=True, text=True, check=True
-        )
-        assert done.stdout == f"{sys.prefix} ['a b']\n"

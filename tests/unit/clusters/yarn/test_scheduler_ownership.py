@@ -28,16 +28,6 @@ def watch(application: FakeApplication) -> tuple[list[str], threading.Event]:
     return lost, is_over
 
 
-def test_a_scheduler_whose_key_vanishes_with_its_container_is_disowned():
-    application = FakeApplication()
-    lost, is_over = watch(application)
-    application.store.put(SCHEDULER_KEY + ".other", b"tls://10.0.0.9:9")
-    application.store.put(SCHEDULER_KEY, OURS)
-    application.store.pop(SCHEDULER_KEY)
-    assert is_over.wait(WAIT_S)
-    assert lost == ["the application has no scheduler now"]
-
-
 def test_a_scheduler_that_another_follows_is_disowned():
     application = FakeApplication()
     lost, is_over = watch(application)

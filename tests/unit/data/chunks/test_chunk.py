@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from elasticml.data.chunks.body import content_id, read_header
 from elasticml.data.chunks.checksums import checksum
@@ -23,8 +22,6 @@ from elasticml.data.chunks.chunk import (
 )
 from elasticml.data.chunks.lazy_body import LazyBody
 from elasticml.data.chunks.ngrams import sequence_layout
-from elasticml.data.chunks.products import make_adjoint, make_forward
-from elasticml.data.chunks.zero_copy_chunks import view_rows, with_labels
 from elasticml.data.dataset_stats import summarise
 from elasticml.data.out_of_core.mapped_memory import FileSlab
 from elasticml.data.out_of_core.store import OutOfCoreStore, stream_chunks
@@ -105,14 +102,6 @@ def test_a_chunk_is_the_same_wherever_its_body_lies(kind: str, weighted: bool, f
         assert made.weights.tolist() == [0.5, 1.0, 2.0]
 
 
-def test_equal_contents_have_equal_ids_wherever_they_are_read() -> None:
-    other = csr_chunk(
-        ChunkId("f" * 16, 0, 0), [1, -1, 2.5], [0, 2, 2, 4], [0, 3, 1, 4], [1, 2, 3, 4], 5
-    )
-    assert other.content_id == example("csr").content_id
-    assert other.content_id != example("binary_csr").content_id
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_truncated_body_is_a_data_error(kind: str) -> None:
     body = bytes(example(kind).body)
@@ -185,63 +174,3 @@ def test_a_body_is_verified_when_it_is_sent_or_used_and_a_damaged_one_is_named(
 
 
 # --- views of the caller's arrays -----------------------------------------------------------------
-
-
-def arrays(kind: str, dtype: Any = np.float32) -> Any:
-    rng = np.random.default_rng(0)
-    X = (rng.standard_normal((57, 9)) * (rng.random((57, 9)) < 0.4)).astype(dtype)
-    X[3] = 0.0
-    if kind == "dense":
-        return X
-    X = sp.csr_array(X) if kind == "csr" else sp.csr_array((X != 0).astype(dtype))
-    X.indices = X.indices.astype(np.int32)
-    return X
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", KINDS[:3])
-def test_views_have_the_products_of_the_rows_and_copy_none(kind: str, dtype: Any) -> None:
-    X = arrays(kind, dtype)
-    chunks = view_rows(X, "here", 1000)
-    assert len(chunks) > 3
-    assert {chunk.layout.kind for chunk in chunks} == {kind}
-    w, c = np.arange(9.0), np.linspace(-1.0, 1.0, 57)
-    forward, adjoint = make_forward(chunks[0].layout, w), make_adjoint(chunks[0].layout, 9)
-    margins, image, at = np.empty(57), np.zeros(9), 0
-    for chunk in chunks:
-        part = slice(at, at + chunk.n_rows)
-        forward(chunk, margins[part])
-        adjoint.add(chunk, np.ascontiguousarray(c[part]))
-        at += chunk.n_rows
-        if kind != "binary_csr" and chunk.values.size:
-            held = with_labels(chunk, np.ones(chunk.n_rows), None).values
-            assert np.shares_memory(held, X if kind == "dense" else X.data)
-            assert not held.flags.writeable
-        if kind != "dense" and chunk.indices.size:
-            assert np.shares_memory(chunk.indices, X.indices)
-    adjoint.result(image)
-    assert at == 57
-    np.testing.assert_allclose(margins, X @ w, rtol=1e-6, atol=1e-12)
-    np.testing.assert_allclose(image, X.T @ c, rtol=1e-6, atol=1e-6)
-
-
-def test_repeated_and_unsorted_columns_are_fixed_in_a_copy() -> None:
-    X = sp.csr_array(([1.0, 2.0, 3.0], [4, 1, 4], [0, 3, 3]), shape=(2, 5))
-    before = X.indices.copy()
-    (chunk,) = view_rows(X, "here", 10**6)
-    assert chunk.indices.tolist() == [1, 4]
-    assert chunk.values.tolist() == [2.0, 4.0]
-    assert chunk.indptr.tolist() == [0, 2, 2]
-    np.testing.assert_array_equal(X.indices, before)
-
-
-def test_new_labels_belong_to_the_relabelled_chunk_alone() -> None:
-    (chunk,) = view_rows(arrays("csr"), "here", 10**6)
-    chunk.state["alpha"] = np.ones(57)
-    labels, weights = np.resize([1.0, -1.0], 57), np.arange(57.0)
-    other = with_labels(chunk, labels, weights)
-    np.testing.assert_array_equal(other.labels, labels)
-    np.testing.assert_array_equal(other.weights, weights)
-    assert (other.state, other.id) == ({}, chunk.id)
-    assert not chunk.labels.any()
-    assert chunk.weights is None

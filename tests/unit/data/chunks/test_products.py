@@ -22,9 +22,6 @@ from elasticml.data.chunks.kernels import add_sums
 from elasticml.data.chunks.ngrams import (
     codes_of_letters,
     column_name,
-    first_columns,
-    indices_of_letters,
-    letters_of_codes,
     sequence_layout,
 )
 from elasticml.data.chunks.products import Bodies, make_adjoint, make_forward
@@ -187,16 +184,6 @@ def test_table_of_codes_equals_the_explicit_expansion_up_to_the_tail(alphabet, l
         np.testing.assert_array_equal(row, matrix[[i]].toarray()[0])
 
 
-def test_codes_and_binary_csr_number_their_features_alike():
-    letters = np.random.default_rng(1).integers(0, 4, (12, 30)).astype(np.uint8)
-    first = first_columns(4, 30, (1, 4))
-    indices = indices_of_letters(letters, 4, 1, 4, first)
-    matrix = expand(letters, 4, 1, 4)
-    assert indices.ravel().tolist() == matrix.indices.tolist()
-    layout = sequence_layout("ACGT", 30, (1, 4))
-    assert letters_of_codes(codes_of_letters(letters, 4, 4), layout).tolist() == letters.tolist()
-
-
 @pytest.mark.parametrize(("length", "columns"), [(141, 47_028), (140, 46_688)])
 def test_papers_number_of_features(length, columns):
     layout = sequence_layout("ACGT", length, (1, 4))
@@ -226,18 +213,3 @@ def test_chunks_and_arrays_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=words):
             call()
-
-
-@pytest.mark.parametrize(
-    ("alphabet", "length", "ngrams", "words"),
-    [
-        ("AACG", 9, (1, 2), "distinct"),
-        ("Aa", 9, (1, 2), "distinct"),
-        ("ACGT", 9, (0, 2), "1 <= shortest"),
-        ("ACGT", 9, (1, 5), "longest <= 4"),
-        ("ACGT", 3, (1, 4), "hold no 4-gram"),
-    ],
-)
-def test_impossible_ngrams_are_refused(alphabet, length, ngrams, words):
-    with pytest.raises(ValueError, match=words):
-        sequence_layout(alphabet, length, ngrams)

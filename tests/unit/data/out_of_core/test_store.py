@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import gc
 import os
@@ -15,12 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.data.chunks.body import aligned_buffer
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core import mapped_memory
-from elasticml.data.out_of_core.buffer_pool import BufferPool
 from elasticml.data.out_of_core.mapped_memory import (
-    FileSlab,
     disk_room,
     file_system_of,
     spill_folder,
@@ -30,9 +26,7 @@ from elasticml.data.out_of_core.store import (
     OutOfCoreStore,
     kept,
     plan_residency,
-    release,
     row_array,
-    store_of,
     stream_chunks,
 )
 from elasticml.data.readers.arrays import from_arrays
@@ -175,39 +169,6 @@ def test_other_memory_evicts_bodies_in_passes_and_those_that_are_accessed_outsid
     assert here.resident == frozenset()
 
 
-def test_row_arrays_leave_less_memory_for_bodies_and_move_to_files_when_it_is_exhausted(
-    tmp_path: Path,
-) -> None:
-    here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(k) for k in range(8)])
-    nbytes = chunks[0].nbytes
-    here.limit_bytes = 4 * nbytes + 6 * here.batch_bytes
-    plan_residency(chunks)
-    assert len(here.resident) == 4
-    mine = here.row_array(nbytes // 8)
-    mine[:] = 3.0
-    plan_residency(chunks)
-    assert len(here.resident) == 2  # they come in multiples of a page
-    here.limit_bytes = 0
-    plan_residency(chunks)
-    assert resident(memoryview(mine)) < EDGE
-    assert mine.tolist() == [3.0] * (nbytes // 8)
-
-
-def test_without_a_store_or_a_folder_everything_is_in_memory(tmp_path: Path) -> None:
-    chunks = [chunk(k) for k in range(3)]
-    assert list(stream_chunks(chunks)) == chunks
-    assert store_of(chunks) is None
-    release(chunks)
-    assert chunks[1].values[0, 0] == 1.0
-    mine = np.ones(chunks[0].n_rows)
-    assert row_array(chunks[0]).shape == mine.shape
-    assert kept(chunks[0], mine) is mine
-    here = OutOfCoreStore(MIB, tmp_path / "gone", lambda: 0)
-    assert here.row_array(10).shape == (10,)
-    assert here.row_array(0).size == 0
-
-
 # --- files and memory that are freed --------------------------------------------------------------
 
 
@@ -229,17 +190,6 @@ def test_row_arrays_of_the_store_are_in_files_and_their_space_is_reused(
     assert row_array(settled).ctypes.data == place
     assert row_array(settled, np.float32).dtype == np.float32
     assert kept(settled, first)[0] == 7.0
-
-
-def test_the_disk_space_of_a_buffer_is_freed_with_its_last_view(tmp_path: Path) -> None:
-    slab = FileSlab(8 * MIB, tmp_path)
-    kept_bytes, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
-    kept_bytes[:], dropped[:] = b"k" * (4 * MIB), b"d" * (4 * MIB)
-    place = np.frombuffer(dropped, np.uint8).ctypes.data
-    del dropped
-    gc.collect()
-    assert ctypes.string_at(place, 4 * MIB) == bytes(4 * MIB)  # a hole of a file reads as zeros
-    assert bytes(kept_bytes) == b"k" * (4 * MIB)
 
 
 @pytest.fixture
@@ -282,30 +232,6 @@ def test_a_store_leaves_no_file_and_no_thread_once_nothing_refers_to_it_and_its_
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert n_mapped(tmp_path) == 0
-
-
-@pytest.mark.parametrize("size", [1000, 70_000])
-def test_a_buffer_is_reused_when_nothing_refers_to_it(size: int) -> None:
-    pool = BufferPool(2**20, aligned_buffer)
-    first = pool.take(size)
-    kept = np.frombuffer(first, np.uint8)[10:]
-    del first
-    second = pool.take(size)
-    held = pool.held_bytes
-    del kept, second
-    gc.collect()
-    some = [pool.take(size) for _ in range(2)]
-    assert (pool.held_bytes, len(some)) == (held, 2)
-
-
-def test_buffers_of_other_sizes_are_freed() -> None:
-    pool = BufferPool(0, aligned_buffer)
-    for k in (1, 2, 4):
-        pool.take(k << 20)
-        gc.collect()
-    assert pool.held_bytes == 4 << 20
-    pool.trim(0)
-    assert pool.held_bytes == 0
 
 
 # --- a full disk, and folders that are refused ----------------------------------------------------

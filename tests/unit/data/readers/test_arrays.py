@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers import arrays
 from elasticml.data.readers.arrays import chunk_bodies, from_arrays
-from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import Source, load_all, source_from_spec
 from elasticml.errors import ConfigError
 from elasticml.ids import chunk_id
@@ -98,16 +96,6 @@ def test_wider_columns_are_dropped_with_a_count() -> None:
     np.testing.assert_array_equal(matrix(narrowed, 20), (S[:, :20]).toarray())
     wide, summary = from_arrays(X[:, :3], y).with_columns(5).read(0, 2**20, 1)
     assert (wide[0].layout.n_columns, summary.notes) == (3, ())
-
-
-def test_npz_files_hold_dense_or_sparse_rows(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "dense.npz", X=X, y=y, sample_weight=np.ones(300))
-    parts = {"data": S.data, "indices": S.indices, "indptr": S.indptr, "shape": S.shape}
-    np.savez(tmp_path / "sparse.npz", y=y, **parts)
-    one, two = (read_npz(str(tmp_path / f"{name}.npz")) for name in ("dense", "sparse"))
-    np.testing.assert_array_equal(matrix(load_all(one)), X)
-    np.testing.assert_array_equal(matrix(load_all(two), 50), (S).toarray())
-    assert source_from_spec(one.spec()) == one
 
 
 # --- by columns -----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe
 import fsspec
 import numpy as np
 import pandas as pd
@@ -82,8 +81,7 @@ def table(source: Source) -> np.ndarray:
     return np.column_stack([labels(chunks), matrix(chunks)])
 
 
-@pytest.mark.parametrize("each", [75, 3])
-@pytest.mark.parametrize("suffix", FORMS)
+@pytest.mark.parametrize(("suffix", "each"), [*((suffix, 75) for suffix in FORMS), (".svm", 3)])
 def test_a_folder_has_the_rows_of_one_file_in_the_order_of_the_numbers(
     tmp_path, suffix, each
 ) -> None:
@@ -98,23 +96,6 @@ def test_a_folder_has_the_rows_of_one_file_in_the_order_of_the_numbers(
     (tmp_path / "parts" / f"part-7{suffix}").unlink()
     with pytest.raises((ConfigError, DataError), match=r"part-7\."):
         [ready.read(block.index, None, 1) for block in ready.blocks()]
-
-
-def test_folders_of_dask_and_of_another_file_system_have_the_rows_of_the_frame(tmp_path) -> None:
-    dask.dataframe.from_pandas(FRAME, npartitions=12).to_parquet(str(tmp_path / "written"))
-    read = table(em.read_parquet(tmp_path / "written", label="late"))
-    np.testing.assert_array_equal(read, ROWS)  # without the index that Dask stores
-    memory = fsspec.filesystem("memory")
-    for start in (0, 450):
-        text = FRAME.iloc[start : start + 450].to_csv(index=False)
-        memory.pipe_file(f"/em-parts/p{start}.csv", text.encode())
-    for path in ("memory://em-parts", "memory://em-parts/p*.csv"):
-        source = em.read_csv(path, label="late")
-        np.testing.assert_allclose(table(source), ROWS, rtol=1e-15)
-    # The name of the folder implies no format; the source knows it.
-    source = em.read_csv("memory://em-parts", label="late")
-    model = em.LogisticRegression().fit(source)
-    assert model.predict(source).tolist() == model.predict(FRAME.drop(columns="late")).tolist()
 
 
 def test_a_change_of_any_file_changes_the_data_and_is_an_error_once_they_are_listed(
@@ -137,18 +118,6 @@ def test_a_change_of_any_file_changes_the_data_and_is_an_error_once_they_are_lis
     assert [len(source_from_spec(data).blocks()) for data in records] == [12, 11]
     with pytest.raises(DataError, match="has 10 blocks, and block 10 is to be read"):
         source.survey(10)
-
-
-@pytest.mark.parametrize("each", [75, 3])
-def test_an_error_names_the_file_in_which_it_is(tmp_path, each) -> None:
-    folder = write_parts(tmp_path / "parts", ".csv", each)
-    for text, words in (
-        ("hour,city,late\n1,Oslo,0\nsoon,Oslo,1\n", "line 3 of part-3.csv|part-3.csv, line 3"),
-        ("hour,late\n1,0\n", r"part-3\.csv lacks column 'city'"),
-    ):
-        (tmp_path / "parts" / "part-3.csv").write_text(text)
-        with pytest.raises(DataError, match=words):
-            table(em.read_csv(folder, label="late", numeric=["hour"]))
 
 
 @pytest.mark.parametrize(

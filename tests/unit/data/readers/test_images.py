@@ -195,9 +195,3 @@ def test_a_networks_test_images_of_equal_area_and_another_shape_are_refused(tmp_
     for data, tested, shape in ((train, train, None), (rows, test, None), (rows, test, (24,))):
         algorithm = em.LocalSGD(model="tests.networks:linear", shape=shape)
         em.Job(algorithm, data, test=tested).check_data()
-
-
-def test_a_linear_model_takes_test_images_of_another_shape_and_equal_area(tmp_path) -> None:
-    train = em.read_images(idx_file(tmp_path / "train", 4, 6))
-    test = em.read_images(idx_file(tmp_path / "test", 3, 8))
-    em.Job(em.BatchGradient(), train, test=test).check_data()

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import elasticml as em
-from elasticml.data.chunks.ngrams import letters_of_codes, sequence_layout
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.readers import arrays, files, images
 from elasticml.data.readers.file_parts import Listing
@@ -322,24 +321,6 @@ def test_a_format_that_is_none_or_cannot_be_imported_is_named() -> None:
         assert str(caught.value).startswith(what)
     with pytest.raises(ConfigError, match=r"data\.zero_base is not a setting; did you mean"):
         source_from_spec({"format": path, "path": "a", "zero_base": True})
-
-
-def test_sequences_of_the_paper_have_its_features(tmp_path) -> None:
-    words = ["".join(np.random.default_rng(k).choice(list("ACGT"), 398)) for k in range(5)]
-    text = "".join(f"> chr=1, label=-1\n{word}\n" for word in words)
-    (tmp_path / "acc.fasta").write_bytes(bz2.compress(text.encode()))
-    source = read_sequences(tmp_path / "acc.fasta", window=[127, 268])
-    chunks, summary = source.read(0, None, 14)
-    assert merge_summaries([summary]).layout == sequence_layout("ACGT", 141, (1, 4))
-    assert (summary.n_columns, summary.rows, len(chunks)) == (47_028, 5, 1)
-    read = letters_of_codes(chunks[0].codes, chunks[0].layout)
-    assert ["".join("ACGT"[k] for k in row) for row in read] == [word[127:268] for word in words]
-
-
-@pytest.mark.parametrize("text", ["1\tACGT\n1\tACG\n", "1\tACGN\n", "> chr=1\nACGT\n"])
-def test_bad_sequences_are_errors_that_name_the_file(tmp_path, text) -> None:
-    (tmp_path / "a").write_text(text)
-    assert str(tmp_path / "a") in message_of(read_sequences(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -44,17 +43,6 @@ def test_categorical_columns_must_be_surveyed_first(tmp_path: Path) -> None:
     again = source_from_spec(json.loads(json.dumps(ready.spec())))
     assert matrix(load_all(again)).tolist() == MIXED_ROWS
     assert again.fingerprint() == ready.fingerprint()
-
-
-def test_values_not_seen_in_training_become_zeros_with_a_note(tmp_path: Path) -> None:
-    train = survey_all(mixed(write(tmp_path / "a.csv", MIXED)))
-    facts = merge_summaries([train.read(0, None, 1)[1]])
-    other = mixed(write(tmp_path / "b.csv", "a,colour,b,y,w\n1,pink,2,1,1\n1,red,2,1,1\n"))
-    chunks, summary = other.with_stats(facts).read(0, None, 1)
-    assert matrix(chunks).tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 1, 2]]
-    assert summary.notes == (
-        "1 values of column 'colour' were not seen in training and became zeros",
-    )
 
 
 def test_text_labels_are_numbered_in_sorted_order(tmp_path: Path) -> None:
@@ -125,18 +113,6 @@ def test_parquet_has_dictionaries_and_the_row_index_that_pandas_stores_is_no_fea
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     data = survey_all(read_parquet(str(tmp_path / "a.parquet"), "y", categorical=["c", "k"]))
     assert matrix(load_all(data)).tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1]]
-
-
-def test_real_tables_are_read(data_dir: Path) -> None:
-    higgs = data_dir / "higgs" / "higgs_sas_10984.csv.gz"
-    chunks = load_all(read_csv(str(higgs), -1))
-    with gzip.open(higgs, "rt") as text:
-        want = np.loadtxt(text, delimiter=",", skiprows=1)
-    np.testing.assert_array_equal(matrix(chunks), want[:, :-1])
-    assert matrix(chunks).shape == (10984, 28)
-    housing = str(data_dir / "california_housing" / "housing.csv.gz")
-    with pytest.raises(DataError, match=r"'total_bedrooms' of .* has 207 missing values"):
-        load_all(read_csv(housing, "median_house_value", categorical=["ocean_proximity"]))
 
 
 FLIGHTS = """carrier,when,delay,late,far

@@ -50,20 +50,6 @@ def test_a_damaged_cache_is_parsed_again(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
-def test_changed_files_and_other_settings_are_other_blocks(tmp_path: Path) -> None:
-    source, folder = text(tmp_path), tmp_path / "cache"
-    before, path = read(source, folder), Path(source.path)
-    assert read(read_svmlight(source.path, dtype="float32"), folder) != before
-    assert len(cached_chunk_sizes(folder)) == 2
-    status = path.stat()
-    path.write_text(path.read_text().replace("0.5", "0.7"))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert path.stat().st_size == status.st_size
-    after = read(source, folder)
-    assert after != before
-    assert after == read(source, False)
-
-
 def test_nothing_is_kept_of_a_failed_parse_nor_of_a_file_that_changes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

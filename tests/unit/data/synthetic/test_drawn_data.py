@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy.optimize import minimize
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from sklearn.svm import LinearSVC
 
 from elasticml.data.chunks.ngrams import letters_of_codes
-from elasticml.data.chunks.products import make_adjoint, make_forward
 from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.source import Source, load_all, merge_summaries, source_from_spec
 from elasticml.data.synthetic import clusters, sparse, splice_sites
 from elasticml.data.synthetic.clusters import synthetic_clusters
-from elasticml.data.synthetic.sparse import SHAPES, field_sizes, synthetic
+from elasticml.data.synthetic.sparse import SHAPES, synthetic
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError
 
@@ -126,14 +124,6 @@ def test_columns_density_labels_lengths_and_frequencies_are_as_published(name) -
     assert frequent.max() > 0.85 * X.shape[1]
 
 
-@pytest.mark.parametrize(("fields", "n_columns"), [(39, 100), (39, 999_999), (5, 1234)])
-def test_fields_share_all_columns(fields, n_columns) -> None:
-    sizes = field_sizes(fields, n_columns)
-    assert sizes.sum() == n_columns
-    assert sizes.min() >= 2
-    assert np.all(np.diff(sizes) >= 0)
-
-
 def shaped(name: str, n: int, **more: Any) -> Callable[[int], Source]:
     """Draw this many blocks to fit, and one to predict."""
     return lambda seed: synthetic(
@@ -196,41 +186,3 @@ def test_rows_lie_around_distant_centres_with_their_spread() -> None:
     assert not np.array_equal(
         other.centres(), synthetic_clusters(500, columns=2, clusters=3).centres()
     )
-
-
-def margins_of(chunks, w):
-    forward = make_forward(chunks[0].layout, w)
-    outs = [np.empty(chunk.n_rows) for chunk in chunks]
-    for chunk, out in zip(chunks, outs, strict=True):
-        forward(chunk, out)
-    return np.concatenate(outs)
-
-
-def fit_logistic(chunks, l2, rounds):
-    """Take a few L-BFGS steps on mean logistic loss plus l2 / 2 |w|^2."""
-    y = np.concatenate([chunk.labels for chunk in chunks])
-    layout, bounds = chunks[0].layout, np.cumsum([0] + [chunk.n_rows for chunk in chunks])
-
-    def value_and_gradient(w):
-        m = y * margins_of(chunks, w)
-        adjoint, gradient = make_adjoint(layout, w.size), l2 * w
-        slope = -y / (1 + np.exp(m)) / y.size
-        for k, chunk in enumerate(chunks):
-            adjoint.add(chunk, slope[bounds[k] : bounds[k + 1]])
-        adjoint.result(gradient)
-        return np.logaddexp(0, -m).mean() + l2 / 2 * w @ w, gradient
-
-    start = np.zeros(layout.n_columns)
-    return minimize(
-        value_and_gradient, start, jac=True, method="L-BFGS-B", options={"maxiter": rounds}
-    ).x
-
-
-def test_problem_is_learnable_but_not_trivial():
-    train = load_all(synthetic_splice(6000, seed=0))
-    test = load_all(synthetic_splice(6000, seed=1))
-    truth = np.concatenate([chunk.labels for chunk in test]) > 0
-    w = fit_logistic(train, l2=1e-3, rounds=12)
-    auprc = average_precision_score(truth, margins_of(test, w))
-    assert truth.mean() < 0.04
-    assert 0.5 < auprc < 0.9

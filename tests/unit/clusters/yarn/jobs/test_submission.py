@@ -7,15 +7,10 @@ import pytest
 from elasticml.clusters.yarn.jobs.submission import (
     FIRST,
     Submission,
-    Verdict,
-    read_attempt,
     read_submission,
-    read_verdict,
-    write_attempt,
-    write_verdict,
 )
 from elasticml.clusters.yarn.jobs.submit import file_systems_of
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError
 from elasticml.protocol.job_record import job_record
 
 SUBMISSION = Submission(
@@ -35,25 +30,6 @@ def test_a_driver_of_another_version_refuses_with_the_remedy():
     fields = {**json.loads(SUBMISSION.to_json()), "package": "0.0.7"}
     with pytest.raises(ConfigError, match=r"submitted by elasticml 0.0.7.*submit with --pack"):
         read_submission(json.dumps(fields).encode())
-
-
-def test_a_verdict_carries_the_error(tmp_path):
-    place = str(tmp_path)
-    assert read_verdict(place) is None
-    write_verdict(place, Verdict.of_error(DataError("line 3 is wrong", line=3)))
-    read = read_verdict(place)
-    assert (read.state, read.reason) == ("failed", "line 3 is wrong")
-    error = read.to_error()
-    assert (type(error), error.message, error.fields) == (DataError, "line 3 is wrong", {"line": 3})
-
-
-def test_attempts_are_counted_in_the_folder_of_the_run(tmp_path):
-    place = str(tmp_path)
-    assert read_attempt(place) == FIRST
-    first = FIRST.after(container="c1", round=None, token="a", is_ours=False)
-    write_attempt(place, first)
-    assert read_attempt(place) == first
-    assert (first.number, first.futile) == (1, 0)
 
 
 def futile_attempts(*lives):

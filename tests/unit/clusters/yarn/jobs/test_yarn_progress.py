@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticml.clusters.yarn.jobs.job_driver import ProgressReporter, progress_fraction
+from elasticml.clusters.yarn.jobs.job_driver import progress_fraction
 from elasticml.report.status import JobStatus
 
 
@@ -19,14 +19,3 @@ from elasticml.report.status import JobStatus
 )
 def test_the_nearest_limit_determines_the_progress(status, share):
     assert progress_fraction(JobStatus(job="a", **status)) == pytest.approx(share)
-
-
-def test_progress_is_reported_at_most_once_a_second_and_never_falls():
-    values, now = [], [0.0]
-    progress = ProgressReporter(values.append, clock=lambda: now[0])
-    progress.on_records([{"event": "JobStarted", "spec": {"stop": {"rounds": 10}}}])
-    for second, round in [(0.0, 0), (0.5, 1), (1.5, 2), (3.0, 1), (3.1, 5)]:
-        now[0] = second
-        progress.on_records([{"event": "RoundEnded", "round": round}])
-    progress.on_records([{"event": "JobEnded", "state": "done"}])
-    assert values == [pytest.approx(share) for share in (0.0, 0.3, 0.6, 1.0)]
