@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from sklearn.datasets import load_svmlight_file
 from sklearn.preprocessing import StandardScaler
 
-from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import Chunk
 from tests.serial_world import Run, Vanish, World, split_rows
 
 pytestmark = pytest.mark.slow
@@ -53,22 +53,11 @@ def _covtype(data_dir: Path) -> tuple[np.ndarray, np.ndarray]:
     return X, np.where(table[:, -1] == 2, 1.0, -1.0)
 
 
-def cut(X: Any, y: np.ndarray, seed: int, single: bool = False) -> list[Chunk]:
+def cut(X: Any, y: np.ndarray, seed: int) -> list[Chunk]:
     """Return chunks of consecutive rows, in random order."""
     chunks = [chunk for part in split_rows(X, y, CHUNKS, chunk_rows=len(y)) for chunk in part]
     order = np.random.default_rng(seed).permutation(len(chunks))
-    chunks = [chunks[i] for i in order]
-    return [_single(chunk) for chunk in chunks] if single else chunks
-
-
-def _single(chunk: Chunk) -> Chunk:
-    values = chunk.values.astype(np.float32)
-    if chunk.layout.kind == "dense":
-        return dense_chunk(chunk.id, chunk.labels, values, dtype="float32")
-    n_columns = chunk.layout.n_columns
-    values = values if values.size else np.ones(chunk.indices.size, np.float32)
-    shape = (chunk.indptr, chunk.indices, values, n_columns)
-    return csr_chunk(chunk.id, chunk.labels, *shape, dtype="float32")
+    return [chunks[i] for i in order]
 
 
 def reshuffled(seed: int, holders: int | None = None) -> Callable[[World], None]:
@@ -95,10 +84,9 @@ def train(
     *,
     seed: int = 0,
     rounds: int = 600,
-    single: bool = False,
     **settings: Any,
 ) -> Run:
-    chunks = cut(*data, seed, single)
+    chunks = cut(*data, seed)
     names = ("absent", "schedule", "reloads", "between", "watch")
     options = {name: settings.pop(name) for name in names if name in settings}
     world = World(
@@ -164,21 +152,6 @@ def test_covtype_is_three_times_faster_with_reshuffled_chunks_and_the_line_searc
     assert rounds_to(fixed, 1e-5) >= 3 * best
 
 
-@pytest.mark.parametrize("name", ["a9a", "covtype", "reuters"])
-def test_the_dual_objective_never_falls_while_members_come_and_go(rows: Any, name: str) -> None:
-    def flaps(world: World) -> None:
-        few = range(8 if world.round % 6 < 3 else 16)
-        ids = [chunk.id for member in world.present() for chunk in world.chunks[member]]
-        world.move_all({id: few[i % len(few)] for i, id in enumerate(sorted(ids))})
-
-    run = train(rows(name), 16, 1e-12, rounds=24, between=flaps)
-    duals = np.array([row.extra["dual"] for row in run.rows])
-    assert np.all(np.diff(duals) >= -1e-12 * np.abs(duals[1:]))
-    gaps = np.array([row.extra["primal"] for row in run.rows]) - duals
-    assert gaps.min() >= -1e-12
-    assert all(row.extra["unset"] == 0.0 for row in run.rows)
-
-
 @pytest.mark.parametrize(
     ("name", "lost_in", "ratio_max"),
     [
@@ -236,11 +209,3 @@ def test_duals_made_from_the_model_are_nearly_as_good_as_the_lost_ones(
     assert (resyncs[0], resyncs[-1]) == (0, 1)
     # The model is that of its dual variables, before the loss and after.
     assert max(row.extra["drift"] or 0.0 for row in mapped.rows) <= 1e-10
-
-
-@pytest.mark.parametrize("name", ["reuters", "a9a", "covtype"])
-def test_float32_data_reach_the_same_certified_gap_in_as_many_rounds(rows: Any, name: str) -> None:
-    narrow = train(rows(name), 1, 1e-8, single=True)
-    wide = train(rows(name), 1, 1e-8)
-    assert narrow.model.gap <= 1e-8
-    assert len(narrow.rows) <= 1.15 * len(wide.rows) + 1

@@ -49,12 +49,9 @@ def check(result: SimResult, w: Any, objective: float) -> None:
     ("name", "algorithm", "absent"),
     [
         ("huber", "cocoa", "reload"),
-        pytest.param("quantile", "cocoa", "auto", marks=pytest.mark.slow),
-        ("huber", "tron", "auto"),
-        ("quantile", "lbfgs", "taylor"),
+        ("quantile", "tron", "taylor"),
         ("poisson", "lbfgs", "auto"),
         ("gamma", "newton", "taylor"),
-        ("tweedie", "lbfgs", "reload"),
     ],
 )
 def test_three_kills_do_not_change_the_optimum(name: str, algorithm: Any, absent: Any) -> None:
@@ -71,7 +68,7 @@ def test_three_kills_do_not_change_the_optimum(name: str, algorithm: Any, absent
         assert 0.0 <= result.summary["gap"] <= 1e-12
 
 
-@pytest.mark.parametrize("algorithm", ["lbfgs", "tron", "cocoa"])
+@pytest.mark.parametrize("algorithm", ["lbfgs", "cocoa"])
 def test_three_kills_do_not_change_the_optimum_of_several_classes(algorithm: Any) -> None:
     settings: Any = {**jobs.OF_CLASSES, "intercept": False, "scale": "none"}
     data = em.from_arrays(X, jobs.CLASSES, jobs.S)
@@ -122,9 +119,7 @@ def sparse_reference(loss: str) -> tuple[Any, float]:
     [
         ("broadcast", "squared", {}),
         ("compute", "squared", {"absent": "freeze"}),
-        ("reduce", "squared", {"holders": 2}),
         ("move", "squared", {"holders": 2}),
-        ("compute", "squared", {"gather": True}),
         ("apply", "logistic", {"gather": True}),
         ("reduce", "logistic", {}),
     ],

@@ -6,10 +6,7 @@ scikit-learn's.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +17,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import elasticml as em
-from elasticml.algorithms.base import Proceed, RoundEnd
-from elasticml.algorithms.local_runner import answer_locally, train_locally
+from elasticml.algorithms.local_runner import train_locally
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.dataset_stats import merge_summaries
@@ -299,17 +295,6 @@ def test_other_losses_train_each_class_against_the_rest(job: Any) -> None:
         assert model.reason == "gap <= 1e-13, in each of 4 classes"
 
 
-def test_a_warm_start_of_all_classes_is_their_optimum() -> None:
-    job = CoCoA(loss="squared_hinge", l2=L2, tolerance=1e-10, scale="none")
-    first = trained(job, CLASSES, weights=S)
-    section = job.section() | {"tolerance": 1e-6}
-    section["warm_start"] = {k: np.ravel(a).tolist() for k, a in first.arrays.items()}
-    data = chunk_rows(X).with_labels(CLASSES, S)
-    parts = (algorithm("cocoa"), section, data.facts, data.chunks)
-    done = train_locally(*parts, rounds=5, parallel=Serial())
-    assert (done.rounds, done.model.converged) == (0, True)
-
-
 def test_cocoa_starts_from_a_model_with_an_offset() -> None:
     made = {"loss": "squared", "l2": L2, "offset": OFFSET, "scale": "standard"}
     first = trained(CoCoA(**made, tolerance=1e-12), REAL)
@@ -320,40 +305,6 @@ def test_cocoa_starts_from_a_model_with_an_offset() -> None:
     again = train_locally(*parts, rounds=1, parallel=Serial()).model
     assert again.gap <= 1e-10
     np.testing.assert_allclose(again.arrays["coef"], first.arrays["coef"], atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["batch_gradient", "cocoa"])
-def test_a_job_of_several_classes_resumes_in_another_process(name: str) -> None:
-    section = {"name": name, "loss": "squared_hinge", "l2": L2, "tolerance": 1e-10}
-    made, resumes, answer = algorithm(name), [], None
-    data = chunk_rows(X).with_labels(CLASSES, S)
-    trainer, solver = made.trainer(section, data.facts, "stall"), made.solver(section, data.facts)
-    whole = None
-    while whole is None:
-        try:
-            asked = trainer.send(answer)
-        except StopIteration as end:
-            whole = end.value
-            break
-        if isinstance(asked, RoundEnd):
-            resumes.append(asked.resume)
-            answer = Proceed(go_on=True)
-        else:
-            answer = answer_locally(
-                asked, 1, lambda work: solver.compute(work, data.chunks, Serial()), ROWS
-            )
-    # In CoCoA, some classes have converged by the last round and others have not.
-    for resume in (resumes[1], resumes[-1]):
-        values = json.loads(json.dumps(dict(resume.values)))
-        again = replace(
-            made, trainer=functools.partial(made.trainer, resume=replace(resume, values=values))
-        )
-        fresh = chunk_rows(X).with_labels(CLASSES, S)
-        parts = (again, section, fresh.facts, fresh.chunks)
-        model = train_locally(*parts, rounds=500, parallel=Serial()).model
-        assert model.converged
-        np.testing.assert_allclose(model.arrays["coef"], whole.arrays["coef"], atol=1e-4)
-        assert model.objective == pytest.approx(whole.objective, abs=1e-9)
 
 
 @pytest.mark.parametrize("loss", [Softmax(), OneAgainstRest(loss_named("squared_hinge"))])
