@@ -30,7 +30,7 @@ CHUNK_BYTES_MAX: Final = 2**20
 CHUNK_BYTES_MIN: Final = 16 * 2**10
 CHUNKS_PER_MEMBER: Final = 64
 
-#: The classes of the formats of files, by their names in job files. Imported when needed.
+#: The classes of the formats that a job file can name. Imported when needed.
 _FORMATS: Final[dict[str, str]] = {
     "chunks": "elasticml.data.readers.chunk_folder:ChunkFolder",
     "csv": "elasticml.data.readers.tabular:CsvSource",
@@ -38,15 +38,9 @@ _FORMATS: Final[dict[str, str]] = {
     "npz": "elasticml.data.readers.npz:NpzSource",
     "parquet": "elasticml.data.readers.tabular:ParquetSource",
     "svmlight": "elasticml.data.readers.svmlight:SvmlightSource",
-}
-#: The same of rows that members generate.
-_GENERATED: Final[dict[str, str]] = {
-    "synthetic": "elasticml.data.synthetic.sparse:ShapedSource",
-    "synthetic_clusters": "elasticml.data.synthetic.clusters:ClusterSource",
     "synthetic_splice": "elasticml.data.synthetic.splice_sites:SpliceSource",
 }
-#: The formats that a job file can name.
-FILE_FORMATS: Final = (*_FORMATS, *_GENERATED)
+FILE_FORMATS: Final = tuple(_FORMATS)
 #: The key of a spec in which the listing of its files travels.
 FILES: Final = "files"
 #: The format of data of which only the costs are known, see :mod:`elasticml.sim`.
@@ -189,7 +183,7 @@ def format_named(name: object, path: str = "data") -> Any:
         When there is none; ``path`` is the section with the name.
     """
     if isinstance(name, str) and name in FILE_FORMATS:
-        return load_object({**_FORMATS, **_GENERATED}[name])
+        return load_object(_FORMATS[name])
     if not isinstance(name, str) or ":" not in name:
         raise unknown_choice(name, FILE_FORMATS, f"{path}.format")
     try:

@@ -114,10 +114,10 @@ def p99(values: list[float]) -> float:
 async def drive(found: list[str], rounds: int) -> dict[str, Any]:
     """Run a job with all members; return the figures."""
     from elasticml.collective.dask_transport import transport_of
-    from elasticml.data.synthetic.clusters import synthetic_clusters
     from elasticml.protocol.job_record import job_record
     from elasticml.runtime.driver_agent import DriverAgent, DriverContext
     from elasticml.runtime.executors import BriefRunner
+    from examples.papers.support.clusters import synthetic_clusters
     from tests.sim.small_jobs import toy_job
 
     n = len(found)
@@ -201,7 +201,7 @@ def main(
     import elasticml.runtime.driver_agent  # noqa: F401  (shared by the forked processes)
     import tests.sim.small_jobs
     import tests.wide_toy  # noqa: F401
-    from elasticml.data.synthetic import clusters
+    from examples.papers.support import clusters
     from tests.play.namespaces import inside, namespaces
 
     clusters.BLOCK_ROWS = BLOCK_ROWS  # every member reads a block

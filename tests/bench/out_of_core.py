@@ -37,12 +37,12 @@ from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.out_of_core.store import plan_residency
 from elasticml.data.readers.chunk_folder import ChunkFolder, convert, read_chunks
-from elasticml.data.synthetic.sparse import synthetic
 from elasticml.ids import ExchangeId, parse_size
 from elasticml.protocol.events import ExchangeHeader
 from elasticml.runtime.chunks.chunk_store import ChunkStore
 from elasticml.runtime.executors import parallel
 from elasticml.runtime.worker_limits import WorkerLimits
+from examples.papers.support.shaped_rows import synthetic
 from tests.bench import harness
 from tests.bench.harness import seconds
 

@@ -14,8 +14,8 @@ from distributed import LocalCluster as StockLocalCluster
 import elasticml as em
 from elasticml.data.readers.chunk_folder import convert
 from elasticml.data.source import Source
-from elasticml.data.synthetic.sparse import synthetic
 from elasticml.errors import ConfigError
+from examples.papers.support.shaped_rows import synthetic
 
 #: About 30 MiB of chunks; a worker of 32 MiB has memory for 19 MiB of bodies.
 ROWS = 50_000

@@ -10,9 +10,9 @@ import pytest
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.seeding import run_locally
-from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, simulate
+from examples.papers.support.clusters import synthetic_clusters
 from tests.sim.small_jobs import record
 
 K = 6

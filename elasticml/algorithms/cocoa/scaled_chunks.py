@@ -19,7 +19,7 @@ from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
 
 #: Formats of rows that ``scale: auto`` leaves as they are.
-_SPARSE: Final = ("svmlight", "synthetic", "synthetic_splice")
+_SPARSE: Final = ("svmlight", "synthetic_splice")
 
 
 def forms(settings: Mapping[str, Any], data: Mapping[str, Any]) -> int:

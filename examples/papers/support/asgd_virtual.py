@@ -23,10 +23,10 @@ from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.data.synthetic.clusters import ClusterSource, synthetic_clusters
 from elasticml.ids import ChunkId
 from elasticml.specification.algorithms import AsyncSGD
 from elasticml.training.message_codec import message_values, pack_message
+from examples.papers.support.clusters import ClusterSource, synthetic_clusters
 from examples.papers.support.nic_model import Costs, Link, World
 
 F64 = NDArray[np.float64]

@@ -16,8 +16,8 @@ from support.elastic_comparison import markdown
 from support.snapml_store import Store
 
 import elasticml as em
-from elasticml.data.synthetic.sparse import synthetic
 from elasticml.policies.inner_iterations import CostModel, Observed, fit
+from examples.papers.support.shaped_rows import synthetic
 
 #: The gap, relative to the objective, below which rounds are assumed to be alike; smaller gaps than
 #: rounding leaves count as that.

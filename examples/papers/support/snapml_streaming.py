@@ -19,7 +19,7 @@ from elasticml.algorithms.cocoa import sdca_kernels
 from elasticml.algorithms.cocoa.permutation import bucket_for
 from elasticml.data.out_of_core.mapped_memory import resident_bytes
 from elasticml.data.readers.chunk_folder import convert, read_chunks
-from elasticml.data.synthetic.sparse import synthetic
+from examples.papers.support.shaped_rows import synthetic
 from tests.bench.harness import seconds
 from tests.bench.out_of_core import Passes, forget, load
 

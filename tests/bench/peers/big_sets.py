@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.synthetic.sparse import synthetic
+from examples.papers.support.shaped_rows import synthetic
 from tests.bench.peers.criteo_shaped import criteo_shaped
 
 #: Rows of each: 120 million stored values, and 78 million.

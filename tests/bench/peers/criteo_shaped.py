@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from elasticml.compiled import kernel
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.synthetic.sparse import hashed
 from elasticml.errors import ConfigError
+from examples.papers.support.shaped_rows import hashed
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -152,7 +152,6 @@ WRONG = [
     ("data: {format: synthetic_splice, rows: 9, length: 8, ngrams: [0, 3]}", "from 1 to 4"),
     ("data: {format: images, path: a, size: [32]}", "data.size[1] is missing"),
     ("data: {format: csv, path: a, label: 1.5}", "wanted a whole number or text"),
-    ("data: {format: synthetic_clusters, rows: 9, columns: 100000, clusters: 100000}", "most 1342"),
     ("data: {path: a.csv, label: y, chunk_size: a lot}", "data.chunk_size: got 'a lot', wanted 'a"),
     ("data: {path: a, format: csv, label: y, cache: 3}", "data.cache: got 3, wanted true, false o"),
     ("data: {path: a, format: csv, label: y, cache: 'hdfs:///a'}", "data.cache: got 'hdfs:///a'"),

@@ -16,11 +16,11 @@ from elasticml.algorithms.async_sgd.seeding import answer, run_locally, start
 from elasticml.algorithms.base import Outcome
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import dense_chunk
-from elasticml.data.synthetic.clusters import synthetic_clusters
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId, ExchangeId
 from elasticml.protocol.events import ExchangeHeader
 from examples.papers.support.asgd_reference import centre_error
+from examples.papers.support.clusters import synthetic_clusters
 
 SOURCE = synthetic_clusters(9000, columns=4, clusters=12, spread=0.02, min_distance=0.2)
 

@@ -14,11 +14,12 @@ from sklearn.svm import LinearSVC
 from elasticml.data.chunks.ngrams import letters_of_codes
 from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.source import Source, load_all, merge_summaries, source_from_spec
-from elasticml.data.synthetic import clusters, sparse, splice_sites
-from elasticml.data.synthetic.clusters import synthetic_clusters
-from elasticml.data.synthetic.sparse import SHAPES, synthetic
+from elasticml.data.synthetic import splice_sites
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError
+from examples.papers.support import clusters, shaped_rows
+from examples.papers.support.clusters import synthetic_clusters
+from examples.papers.support.shaped_rows import SHAPES, synthetic
 
 
 def rows(source: Source) -> tuple[Any, np.ndarray]:
@@ -32,7 +33,10 @@ def rows(source: Source) -> tuple[Any, np.ndarray]:
 
 #: By kind: rows of a block, and what draws a number of rows.
 KINDS = {
-    "sparse": (sparse.BLOCK_ROWS, lambda n, seed=0: synthetic("rcv1", n, seed=seed, columns=900)),
+    "sparse": (
+        shaped_rows.BLOCK_ROWS,
+        lambda n, seed=0: synthetic("rcv1", n, seed=seed, columns=900),
+    ),
     "clusters": (
         clusters.BLOCK_ROWS,
         lambda n, seed=0: synthetic_clusters(n, columns=3, seed=seed),
@@ -95,10 +99,10 @@ SPREADS = {"rcv1": 0.55, "criteo": 0.0, "kdda": 0.2}
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_columns_density_labels_lengths_and_frequencies_are_as_published(name) -> None:
-    source = synthetic(name, 2 * sparse.BLOCK_ROWS, dtype="float32")
+    source = synthetic(name, 2 * shaped_rows.BLOCK_ROWS, dtype="float32")
     X, y = rows(source)
     columns, density = PUBLISHED[name]
-    assert X.shape == (2 * sparse.BLOCK_ROWS, columns)
+    assert X.shape == (2 * shaped_rows.BLOCK_ROWS, columns)
     assert X.nnz / X.shape[0] / columns == pytest.approx(density, rel=0.03)
     assert X.nnz / X.shape[0] == pytest.approx(SHAPES[name].stored, rel=0.01)
     rises = np.diff(X.indices.astype(np.int64))
@@ -127,7 +131,7 @@ def test_columns_density_labels_lengths_and_frequencies_are_as_published(name) -
 def shaped(name: str, n: int, **more: Any) -> Callable[[int], Source]:
     """Draw this many blocks to fit, and one to predict."""
     return lambda seed: synthetic(
-        name, (1 if seed else n) * sparse.BLOCK_ROWS, seed=seed, dtype="float32", **more
+        name, (1 if seed else n) * shaped_rows.BLOCK_ROWS, seed=seed, dtype="float32", **more
     )
 
 

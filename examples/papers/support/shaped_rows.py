@@ -1,5 +1,7 @@
 """Synthetic sparse data of any size, with the shape of RCV1, Criteo or KDDA.
 
+    data: {format: "support.shaped_rows:ShapedSource", shape: rcv1, rows: 20_000}
+
 Published properties of the three data sets are reproduced: columns, stored values per row, column
 frequencies, scaling of values, share of positive labels. None of their data is used. Ranks (the
 most frequent column has rank 0) are drawn from ``P(rank) ~ (rank + q)^-a``; a fixed permutation
@@ -311,7 +313,6 @@ class ShapedSource(Format):
         When a setting is out of range.
     """
 
-    format = "synthetic"
     reader = "synthetic"
 
     shape: Literal["rcv1", "criteo", "kdda"] = Field(

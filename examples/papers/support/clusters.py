@@ -5,6 +5,8 @@ around one of them, all equally likely, and its label is that centre's number. R
 blocks, each from its own seed; the centres depend on ``problem`` only, so that another seed gives
 fresh rows around the same centres.
 
+    data: {format: "support.clusters:ClusterSource", rows: 20_000, columns: 10, clusters: 10}
+
 Source: the generator of the asynchronous SGD paper's experiments.
 """
 
@@ -60,7 +62,6 @@ class ClusterSource(Format):
         When a setting is out of range, or the centres cannot be placed.
     """
 
-    format = "synthetic_clusters"
     reader = "synthetic_clusters"
 
     #: The chunks do not depend on it.
