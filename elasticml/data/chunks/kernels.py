@@ -18,7 +18,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from elasticml.arrays import F64, I64
@@ -53,6 +53,8 @@ _AHEAD = _Place(384)
 
 #: float64 or float32 values of a chunk.
 Values = NDArray[np.float64] | NDArray[np.float32]
+#: Values of sparse rows; None if all are one. A kernel is compiled for either.
+Stored = Values | None
 #: int64 or int32 row pointers.
 Pointers = NDArray[np.int64] | NDArray[np.int32]
 
@@ -84,37 +86,51 @@ def dense_adjoint(values: Values, coefficients: F64, out: F64) -> None:
 
 
 @inlined_kernel
+def _times(values: Stored, j: Any, x: float) -> Any:
+    """Return a stored value times ``x``; a value that is not stored is one."""
+    if values is None:
+        return x
+    return values[j] * x
+
+
+@inlined_kernel
+def _prefetch_stored(values: Stored, indices: NDArray[np.int32], j: Any) -> None:
+    if values is not None:
+        prefetch(values, j + _AHEAD)
+    prefetch(indices, j + _AHEAD)
+
+
+@inlined_kernel
 def _csr_dot(
-    indices: NDArray[np.int32], values: Values, w: F64, begin: _Place, end: _Place
+    indices: NDArray[np.int32], values: Stored, w: F64, begin: _Place, end: _Place
 ) -> float:
     """Return the dot product of a row and ``w``; four partial sums hide the additions' latency."""
     body = begin + (end - begin) // _8 * _8
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
     for j in range(begin, body, _8):
-        prefetch(values, j + _AHEAD)
-        prefetch(indices, j + _AHEAD)
-        s0 += values[j] * w[np.uint32(indices[j])]
-        s1 += values[j + _1] * w[np.uint32(indices[j + _1])]
-        s2 += values[j + _2] * w[np.uint32(indices[j + _2])]
-        s3 += values[j + _3] * w[np.uint32(indices[j + _3])]
-        s0 += values[j + _4] * w[np.uint32(indices[j + _4])]
-        s1 += values[j + _5] * w[np.uint32(indices[j + _5])]
-        s2 += values[j + _6] * w[np.uint32(indices[j + _6])]
-        s3 += values[j + _7] * w[np.uint32(indices[j + _7])]
+        _prefetch_stored(values, indices, j)
+        s0 += _times(values, j, w[np.uint32(indices[j])])
+        s1 += _times(values, j + _1, w[np.uint32(indices[j + _1])])
+        s2 += _times(values, j + _2, w[np.uint32(indices[j + _2])])
+        s3 += _times(values, j + _3, w[np.uint32(indices[j + _3])])
+        s0 += _times(values, j + _4, w[np.uint32(indices[j + _4])])
+        s1 += _times(values, j + _5, w[np.uint32(indices[j + _5])])
+        s2 += _times(values, j + _6, w[np.uint32(indices[j + _6])])
+        s3 += _times(values, j + _7, w[np.uint32(indices[j + _7])])
     if end - body >= _4:
-        s0 += values[body] * w[np.uint32(indices[body])]
-        s1 += values[body + _1] * w[np.uint32(indices[body + _1])]
-        s2 += values[body + _2] * w[np.uint32(indices[body + _2])]
-        s3 += values[body + _3] * w[np.uint32(indices[body + _3])]
+        s0 += _times(values, body, w[np.uint32(indices[body])])
+        s1 += _times(values, body + _1, w[np.uint32(indices[body + _1])])
+        s2 += _times(values, body + _2, w[np.uint32(indices[body + _2])])
+        s3 += _times(values, body + _3, w[np.uint32(indices[body + _3])])
         body += _4
     for j in range(body, end):
-        s0 += values[j] * w[np.uint32(indices[j])]
+        s0 += _times(values, j, w[np.uint32(indices[j])])
     return (s0 + s1) + (s2 + s3)
 
 
 @kernel
 def csr_forward(
-    indptr: Pointers, indices: NDArray[np.int32], values: Values, w: F64, out: F64
+    indptr: Pointers, indices: NDArray[np.int32], values: Stored, w: F64, out: F64
 ) -> None:
     """Write ``X @ w`` into ``out``."""
     for i in range(out.size):
@@ -123,30 +139,29 @@ def csr_forward(
 
 @inlined_kernel
 def _csr_add(
-    indices: NDArray[np.int32], values: Values, c: float, begin: _Place, end: _Place, out: F64
+    indices: NDArray[np.int32], values: Stored, c: float, begin: _Place, end: _Place, out: F64
 ) -> None:
     """Add ``c`` times a row to ``out``."""
     body = begin + (end - begin) // _8 * _8
     for j in range(begin, body, _8):
-        prefetch(values, j + _AHEAD)
-        prefetch(indices, j + _AHEAD)
-        out[np.uint32(indices[j])] += c * values[j]
-        out[np.uint32(indices[j + _1])] += c * values[j + _1]
-        out[np.uint32(indices[j + _2])] += c * values[j + _2]
-        out[np.uint32(indices[j + _3])] += c * values[j + _3]
-        out[np.uint32(indices[j + _4])] += c * values[j + _4]
-        out[np.uint32(indices[j + _5])] += c * values[j + _5]
-        out[np.uint32(indices[j + _6])] += c * values[j + _6]
-        out[np.uint32(indices[j + _7])] += c * values[j + _7]
+        _prefetch_stored(values, indices, j)
+        out[np.uint32(indices[j])] += _times(values, j, c)
+        out[np.uint32(indices[j + _1])] += _times(values, j + _1, c)
+        out[np.uint32(indices[j + _2])] += _times(values, j + _2, c)
+        out[np.uint32(indices[j + _3])] += _times(values, j + _3, c)
+        out[np.uint32(indices[j + _4])] += _times(values, j + _4, c)
+        out[np.uint32(indices[j + _5])] += _times(values, j + _5, c)
+        out[np.uint32(indices[j + _6])] += _times(values, j + _6, c)
+        out[np.uint32(indices[j + _7])] += _times(values, j + _7, c)
     for j in range(body, end):
-        out[np.uint32(indices[j])] += c * values[j]
+        out[np.uint32(indices[j])] += _times(values, j, c)
 
 
 @kernel
 def csr_adjoint(
     indptr: Pointers,
     indices: NDArray[np.int32],
-    values: Values,
+    values: Stored,
     coefficients: F64,
     out: F64,
 ) -> None:
@@ -155,42 +170,6 @@ def csr_adjoint(
         c = coefficients[i]
         if c != 0.0:
             _csr_add(indices, values, c, _Place(indptr[i]), _Place(indptr[i + 1]), out)
-
-
-@inlined_kernel
-def _binary_dot(indices: NDArray[np.int32], w: F64, begin: _Place, end: _Place) -> float:
-    """Return the dot product of a row of ones and ``w``."""
-    body = begin + (end - begin) // _4 * _4
-    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-    for j in range(begin, body, _4):
-        prefetch(indices, j + _AHEAD)
-        s0 += w[np.uint32(indices[j])]
-        s1 += w[np.uint32(indices[j + _1])]
-        s2 += w[np.uint32(indices[j + _2])]
-        s3 += w[np.uint32(indices[j + _3])]
-    for j in range(body, end):
-        s0 += w[np.uint32(indices[j])]
-    return (s0 + s1) + (s2 + s3)
-
-
-@kernel
-def binary_forward(indptr: Pointers, indices: NDArray[np.int32], w: F64, out: F64) -> None:
-    """Write ``X @ w`` into ``out``, for X whose stored values are all one."""
-    for i in range(out.size):
-        out[i] = _binary_dot(indices, w, _Place(indptr[i]), _Place(indptr[i + 1]))
-
-
-@kernel
-def binary_adjoint(
-    indptr: Pointers, indices: NDArray[np.int32], coefficients: F64, out: F64
-) -> None:
-    """Add ``X.T @ coefficients`` to ``out``, for X whose stored values are all one."""
-    for i in range(coefficients.size):
-        c = coefficients[i]
-        if c != 0.0:
-            for j in range(_Place(indptr[i]), _Place(indptr[i + 1])):
-                prefetch(indices, j + _AHEAD)
-                out[np.uint32(indices[j])] += c
 
 
 @kernel
@@ -273,7 +252,7 @@ def dense_product(
 def csr_product(
     indptr: Pointers,
     indices: NDArray[np.int32],
-    values: Values,
+    values: Stored,
     v: F64,
     offset: float,
     curvatures: F64,
@@ -287,28 +266,7 @@ def csr_product(
         if c != 0.0:
             c *= _csr_dot(indices, values, v, begin, end) + offset
             for j in range(begin, end):
-                out[np.uint32(indices[j])] += c * values[j]
-        products[i] = c
-
-
-@kernel
-def binary_product(
-    indptr: Pointers,
-    indices: NDArray[np.int32],
-    v: F64,
-    offset: float,
-    curvatures: F64,
-    products: F64,
-    out: F64,
-) -> None:
-    """Add ``X.T @ products`` to ``out``, for X whose stored values are all one."""
-    for i in range(products.size):
-        begin, end = _Place(indptr[i]), _Place(indptr[i + 1])
-        c = curvatures[i]
-        if c != 0.0:
-            c *= _binary_dot(indices, v, begin, end) + offset
-            for j in range(begin, end):
-                out[np.uint32(indices[j])] += c
+                out[np.uint32(indices[j])] += _times(values, j, c)
         products[i] = c
 
 
@@ -373,7 +331,7 @@ def unfold_table(
 
 # The same products for many chunks in one call: of thousands of small chunks the calls took ten
 # times as long as the sums. ``rows`` (m,) are the chunks' numbers of rows; the other int64 arrays
-# (m,) are the addresses of their arrays. ``like`` has the type of the values.
+# (m,) are the addresses of their arrays. ``like`` has the type of the values; None if all are one.
 
 
 @inlined_kernel
@@ -404,6 +362,18 @@ def dense_adjoints(
         dense_adjoint(matrix_at(at_values[c], rows[c], width, like), coefficients, out)
 
 
+def _stored_at(at: Any, n: Any, like: Any) -> Any:
+    """Return the values at an address; None if ``like`` is."""
+    return None if like is None else vector_at(at, n, like)
+
+
+@overload(_stored_at, jit_options={"forceinline": True}, strict=False)
+def _choose_stored(at: Any, n: Any, like: Any) -> Any:
+    if isinstance(like, types.NoneType):
+        return lambda at, n, like: None
+    return lambda at, n, like: vector_at(at, n, like)
+
+
 @kernel
 def csr_forwards(
     rows: I64,
@@ -411,7 +381,7 @@ def csr_forwards(
     at_indices: I64,
     at_values: I64,
     of_index: NDArray[np.int32],
-    like: Values,
+    like: Stored,
     w: F64,
     offset: float,
     at_out: I64,
@@ -424,7 +394,7 @@ def csr_forwards(
         )
         stored = np.int64(indptr[rows[c]])
         indices = vector_at(at_indices[c], stored, of_index)
-        csr_forward(indptr, indices, vector_at(at_values[c], stored, like), w, out)
+        csr_forward(indptr, indices, _stored_at(at_values[c], stored, like), w, out)
         _add_offset(out, offset)
 
 
@@ -435,7 +405,7 @@ def csr_adjoints(
     at_indices: I64,
     at_values: I64,
     of_index: NDArray[np.int32],
-    like: Values,
+    like: Stored,
     at_coefficients: I64,
     out: F64,
 ) -> None:
@@ -445,44 +415,7 @@ def csr_adjoints(
         stored = np.int64(indptr[rows[c]])
         indices = vector_at(at_indices[c], stored, of_index)
         coefficients = vector_at(at_coefficients[c], rows[c], out)
-        csr_adjoint(indptr, indices, vector_at(at_values[c], stored, like), coefficients, out)
-
-
-@kernel
-def binary_forwards(
-    rows: I64,
-    at_indptr: I64,
-    at_indices: I64,
-    of_index: NDArray[np.int32],
-    w: F64,
-    offset: float,
-    at_out: I64,
-) -> None:
-    """Write ``X @ w + offset`` of each chunk of ones."""
-    for c in range(rows.size):
-        indptr, out = (
-            vector_at(at_indptr[c], rows[c] + 1, of_index),
-            vector_at(at_out[c], rows[c], w),
-        )
-        indices = vector_at(at_indices[c], np.int64(indptr[rows[c]]), of_index)
-        binary_forward(indptr, indices, w, out)
-        _add_offset(out, offset)
-
-
-@kernel
-def binary_adjoints(
-    rows: I64,
-    at_indptr: I64,
-    at_indices: I64,
-    of_index: NDArray[np.int32],
-    at_coefficients: I64,
-    out: F64,
-) -> None:
-    """Add ``X.T @ coefficients`` of each chunk of ones to ``out``."""
-    for c in range(rows.size):
-        indptr = vector_at(at_indptr[c], rows[c] + 1, of_index)
-        indices = vector_at(at_indices[c], np.int64(indptr[rows[c]]), of_index)
-        binary_adjoint(indptr, indices, vector_at(at_coefficients[c], rows[c], out), out)
+        csr_adjoint(indptr, indices, _stored_at(at_values[c], stored, like), coefficients, out)
 
 
 @kernel

@@ -7,9 +7,9 @@ lookup table, and the transpose is accumulated in such a table and unfolded once
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from elasticml.data.chunks import kernels
 from elasticml.data.chunks.body import Dtype
 from elasticml.data.chunks.chunk import (
     Chunk,
+    Kind,
     Layout,
     binary_csr_chunk,
     csr_chunk,
@@ -61,10 +62,62 @@ class Bodies:
         places = self.places if chosen.all() else self.places[:, chosen]
         return Bodies(self.first, self.layout, places, self.arrays)
 
-    @property
-    def like(self) -> NDArray[Any]:
-        """An array of the values' type."""
-        return np.empty(0, self.layout.dtype)
+    def arguments(self) -> tuple[Any, ...]:
+        """Return the first arguments of the kernels over many chunks of this layout."""
+        kind, (rows, indptr, indices, values) = self.layout.kind, self.places
+        if kind == "sequence":
+            return rows, values, _CODE
+        like = None if kind == "binary_csr" else np.empty(0, self.layout.dtype)
+        if kind == "dense":
+            return rows, values, self.layout.n_columns, like
+        return rows, indptr, indices, values, _INDEX, like
+
+
+class _Kernels(NamedTuple):
+    """The products with rows of one kind: of a chunk, and of many chunks."""
+
+    forward: Callable[..., None]
+    adjoint: Callable[..., None]
+    product: Callable[..., None]
+    forwards: Callable[..., None]
+    adjoints: Callable[..., None]
+
+
+_SPARSE: Final = _Kernels(
+    kernels.csr_forward,
+    kernels.csr_adjoint,
+    kernels.csr_product,
+    kernels.csr_forwards,
+    kernels.csr_adjoints,
+)
+_OF_KIND: Final[Mapping[Kind, _Kernels]] = {
+    "dense": _Kernels(
+        kernels.dense_forward,
+        kernels.dense_adjoint,
+        kernels.dense_product,
+        kernels.dense_forwards,
+        kernels.dense_adjoints,
+    ),
+    "csr": _SPARSE,
+    "binary_csr": _SPARSE,
+    "sequence": _Kernels(
+        kernels.sequence_forward,
+        kernels.sequence_adjoint,
+        kernels.sequence_product,
+        kernels.sequence_forwards,
+        kernels.sequence_adjoints,
+    ),
+}
+
+
+def _arrays(chunk: Chunk) -> tuple[Any, ...]:
+    """Return the first arguments of the kernels over a chunk."""
+    kind = chunk.layout.kind
+    if kind == "dense":
+        return (chunk.values,)
+    if kind == "sequence":
+        return (chunk.codes,)
+    return chunk.indptr, chunk.indices, chunk.values if kind == "csr" else None
 
 
 class Forward:
@@ -73,13 +126,13 @@ class Forward:
     Has no state between calls: threads may share it.
     """
 
-    __slots__ = ("_d", "_layout", "_table", "_w")
+    __slots__ = ("_d", "_layout", "_w")
 
     def __init__(self, layout: Layout, w: F64) -> None:
         self._layout = layout
         self._d = w.size
-        self._w = read_only(w)
-        self._table = read_only(_fold(layout, w)) if layout.kind == "sequence" else None
+        #: The vector; of sequences its sums over the n-grams of a code, by position and code.
+        self._w = read_only(_fold(layout, w) if layout.kind == "sequence" else w)
 
     def __call__(self, chunk: Chunk, out: F64) -> None:
         """Write ``X @ w`` of the chunk into ``out``.
@@ -97,52 +150,21 @@ class Forward:
             sequences have another layout.
         """
         _check(chunk, self._layout, self._d, out)
-        kind = chunk.layout.kind
-        if kind == "sequence":
-            assert self._table is not None
-            kernels.sequence_forward(chunk.codes, self._table, out)
-        elif kind == "csr":
-            kernels.csr_forward(chunk.indptr, chunk.indices, chunk.values, self._w, out)
-        elif kind == "binary_csr":
-            kernels.binary_forward(chunk.indptr, chunk.indices, self._w, out)
-        else:
-            kernels.dense_forward(chunk.values, self._w, out)
+        _OF_KIND[chunk.layout.kind].forward(*_arrays(chunk), self._w, out)
 
     def write_all(self, bodies: Bodies, offset: float, at_out: I64) -> None:
         """Write ``X @ w + offset`` of each chunk to the array (n_rows,) at its address."""
         _check_layout(bodies.layout, self._layout, self._d, bodies.first)
-        own = bodies.layout
-        rows, indptr, indices, values = bodies.places
-        if own.kind == "sequence":
-            assert self._table is not None
-            kernels.sequence_forwards(rows, values, _CODE, self._table, offset, at_out)
-        elif own.kind == "csr":
-            arrays = rows, indptr, indices, values, _INDEX, bodies.like
-            kernels.csr_forwards(*arrays, self._w, offset, at_out)
-        elif own.kind == "binary_csr":
-            kernels.binary_forwards(rows, indptr, indices, _INDEX, self._w, offset, at_out)
-        else:
-            kernels.dense_forwards(
-                rows, values, own.n_columns, bodies.like, self._w, offset, at_out
-            )
+        forwards = _OF_KIND[bodies.layout.kind].forwards
+        forwards(*bodies.arguments(), self._w, offset, at_out)
 
     def add_product(
         self, chunk: Chunk, offset: float, curvatures: F64, products: F64, out: F64
     ) -> None:
         """Implement :meth:`Adjoint.add_product`; ``out`` is the adjoint's sum or table."""
         _check(chunk, self._layout, self._d, products)
-        c, kind = read_only(curvatures), chunk.layout.kind
-        if kind == "sequence":
-            assert self._table is not None
-            kernels.sequence_product(chunk.codes, self._table, offset, c, products, out)
-        elif kind == "csr":
-            kernels.csr_product(
-                chunk.indptr, chunk.indices, chunk.values, self._w, offset, c, products, out
-            )
-        elif kind == "binary_csr":
-            kernels.binary_product(chunk.indptr, chunk.indices, self._w, offset, c, products, out)
-        else:
-            kernels.dense_product(chunk.values, self._w, offset, c, products, out)
+        product = _OF_KIND[chunk.layout.kind].product
+        product(*_arrays(chunk), self._w, offset, read_only(curvatures), products, out)
 
 
 class Adjoint:
@@ -152,16 +174,13 @@ class Adjoint:
     use one adjoint each and :meth:`merge` them in a fixed order.
     """
 
-    __slots__ = ("_d", "_layout", "_sum", "_table")
+    __slots__ = ("_d", "_layout", "_sum")
 
     def __init__(self, layout: Layout, d: int) -> None:
         self._layout = layout
         self._d = d
-        is_sequence = layout.kind == "sequence"
-        #: Sum over sequence chunks, by position and code; unfolded into columns by ``result``.
-        self._table = np.zeros((layout.length, CODES_MAX)) if is_sequence else None
-        #: Sum over chunks of all other kinds.
-        self._sum = np.zeros(0 if is_sequence else d)
+        #: Of sequences by position and code, which ``result`` unfolds into columns.
+        self._sum = np.zeros((layout.length, CODES_MAX) if layout.kind == "sequence" else d)
 
     def add(self, chunk: Chunk, coefficients: F64) -> None:
         """Add ``X.T @ coefficients`` of the chunk; rows with coefficient zero cost nothing.
@@ -177,35 +196,14 @@ class Adjoint:
             As for :class:`Forward`.
         """
         _check(chunk, self._layout, self._d, coefficients)
-        c = read_only(coefficients)
-        kind = chunk.layout.kind
-        if kind == "sequence":
-            assert self._table is not None
-            kernels.sequence_adjoint(chunk.codes, c, self._table)
-        elif kind == "csr":
-            kernels.csr_adjoint(chunk.indptr, chunk.indices, chunk.values, c, self._sum)
-        elif kind == "binary_csr":
-            kernels.binary_adjoint(chunk.indptr, chunk.indices, c, self._sum)
-        else:
-            kernels.dense_adjoint(chunk.values, c, self._sum)
+        adjoint = _OF_KIND[chunk.layout.kind].adjoint
+        adjoint(*_arrays(chunk), read_only(coefficients), self._sum)
 
     def add_all(self, bodies: Bodies, at_coefficients: I64) -> None:
         """Add ``X.T @ coefficients`` of each chunk; the coefficients (n_rows,) are at addresses."""
         _check_layout(bodies.layout, self._layout, self._d, bodies.first)
-        own = bodies.layout
-        rows, indptr, indices, values = bodies.places
-        if own.kind == "sequence":
-            assert self._table is not None
-            kernels.sequence_adjoints(rows, values, _CODE, at_coefficients, self._table)
-        elif own.kind == "csr":
-            arrays = rows, indptr, indices, values, _INDEX, bodies.like
-            kernels.csr_adjoints(*arrays, at_coefficients, self._sum)
-        elif own.kind == "binary_csr":
-            kernels.binary_adjoints(rows, indptr, indices, _INDEX, at_coefficients, self._sum)
-        else:
-            kernels.dense_adjoints(
-                rows, values, own.n_columns, bodies.like, at_coefficients, self._sum
-            )
+        adjoints = _OF_KIND[bodies.layout.kind].adjoints
+        adjoints(*bodies.arguments(), at_coefficients, self._sum)
 
     def add_product(
         self, chunk: Chunk, forward: Forward, offset: float, curvatures: F64, products: F64
@@ -230,20 +228,14 @@ class Adjoint:
             As for :class:`Forward`.
         """
         _check(chunk, self._layout, self._d, curvatures)
-        forward.add_product(
-            chunk, offset, curvatures, products, self._sum if self._table is None else self._table
-        )
+        forward.add_product(chunk, offset, curvatures, products, self._sum)
 
     def merge(self, other: Adjoint) -> None:
         """Add the other's sum to this one; both have the same layout and width."""
-        if self._table is not None and other._table is not None:
-            self._table += other._table
         self._sum += other._sum
 
     def clear(self) -> None:
         """Set the sum to zero, to reuse the buffers."""
-        if self._table is not None:
-            self._table[:] = 0.0
         self._sum[:] = 0.0
 
     def result(self, out: F64) -> None:
@@ -261,11 +253,11 @@ class Adjoint:
         """
         if out.shape != (self._d,):
             raise ValueError(f"out has shape {out.shape}, wanted ({self._d},)")
-        if self._table is None:
+        if self._layout.kind != "sequence":
             out += self._sum
             return
         sigma, lo, hi, first = _numbering(self._layout)
-        kernels.unfold_table(read_only(self._table), sigma, lo, hi, self._layout.length, first, out)
+        kernels.unfold_table(read_only(self._sum), sigma, lo, hi, self._layout.length, first, out)
 
 
 def make_forward(layout: Layout, w: F64) -> Forward:
