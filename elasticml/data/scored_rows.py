@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.arrays import I64
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.chunk import Chunk, sequence_chunk
-from elasticml.data.chunks.chunker import chunk_of
-from elasticml.data.chunks.rows import rows_of_chunk
+from elasticml.data.chunks.chunker import Rows, chunk_of
+from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint
@@ -146,17 +146,6 @@ class ScoredSource:
             made = _encoded_as(source, self.train).read(block - first, size, n_members)
         return self._named(role, block, first, *made)
 
-    def chunks_of(
-        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Make the chunks of a partition of a Dask collection, where it is."""
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        role, source, first = self._part(block)
-        source = _encoded_as(source, self.train)
-        assert has_partitions(source)
-        made = source.chunks_of(block - first, parts, size, n_members)
-        return self._named(role, block, first, *made)
-
     def _named(
         self, role: Role, block: int, first: int, chunks: list[Chunk], summary: BlockSummary
     ) -> tuple[list[Chunk], BlockSummary]:
@@ -188,81 +177,54 @@ class ScoredSource:
     ) -> tuple[list[Chunk], BlockSummary]:
         """Cut each chunk into its training examples and its held-out examples."""
         assert self.share is not None
-        if is_by_columns(self.train.spec()):
-            return self._held_out_columns(chunks, summary, name)
-        block = summary.block
-        held = held_out_rows(self.seed, block, summary.rows, self.share)
-        trained: list[Chunk] = []
-        validation: list[Chunk] = []
-        at = 0
-        for chunk in chunks:
-            mask = held[at : at + chunk.n_rows]
-            at += chunk.n_rows
-            for into, rows, first in (
-                (trained, np.flatnonzero(~mask), 0),
-                (validation, np.flatnonzero(mask), ROLE_ORDINALS["validation"]),
-            ):
-                if rows.size:
-                    id = ChunkId(name, block, first + chunk.id.ordinal)
-                    into.append(_take_rows(chunk, rows, id))
-        base = summarise(block, trained, summary.layout)
-        cut = trained + validation
+        block, by_columns = summary.block, is_by_columns(self.train.spec())
+        n = summary.n_columns if by_columns else summary.rows
+        # By columns all blocks have the same examples.
+        held = held_out_rows(self.seed, 0 if by_columns else block, n, self.share)
+        n_held, ends = int(np.count_nonzero(held)), np.cumsum([chunk.n_rows for chunk in chunks])
+        if by_columns and n_held == n:
+            raise DataError(
+                f"validate.share is {self.share:g} and holds out all {n} examples, wanted one that "
+                "leaves some to train on"
+            )
+        masks: dict[Role, NDArray[np.bool_]] = {"train": ~held, "validation": held}
+        parts: dict[Role, list[Chunk]] = {role: [] for role in masks}
+        for role, chosen in masks.items():
+            own = [chosen] * len(chunks) if by_columns else np.split(chosen, ends[:-1])
+            # Of a block without rows there is no chunk, and one empty part of the mask.
+            for chunk, mask in zip(chunks, own, strict=False):
+                if mask.any():
+                    id = ChunkId(name, block, ROLE_ORDINALS[role] + chunk.id.ordinal)
+                    parts[role].append(_taken(chunk, mask, id, by_columns))
+        width = n - n_held if by_columns else summary.n_columns
+        base = summarise(block, parts["train"], replace(summary.layout, n_columns=width))
+        cut = [*parts["train"], *parts["validation"]]
         return cut, replace(
             summary,
             rows=base.rows,
+            n_columns=width,
+            layout=base.layout,
             labels=base.labels,
             continuous=summary.continuous or base.continuous,
             weight_sum=base.weight_sum,
             n_chunks=len(cut),
             nbytes=sum(chunk.nbytes for chunk in cut),
-            scored_rows={"validation": summary.rows - base.rows},
-        )
-
-    def _held_out_columns(
-        self, chunks: list[Chunk], summary: BlockSummary, name: str
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Cut each chunk of features, which has a column for each example."""
-        assert self.share is not None
-        block, n = summary.block, summary.n_columns
-        held = held_out_rows(self.seed, 0, n, self.share)  # the same examples in all blocks
-        n_held = int(np.count_nonzero(held))
-        if n_held == n:
-            raise DataError(
-                f"validate.share is {self.share:g} and holds out all {n} examples, wanted one that "
-                "leaves some to train on"
-            )
-        cut = [
-            _take_columns(chunk, mask, ChunkId(name, block, first + chunk.id.ordinal))
-            for mask, first in ((~held, 0), (held, ROLE_ORDINALS["validation"]))
-            for chunk in chunks
-            if mask.any()
-        ]
-        return cut, replace(
-            summary,
-            n_columns=n - n_held,
-            layout=replace(summary.layout, n_columns=n - n_held),
-            n_chunks=len(cut),
-            nbytes=sum(chunk.nbytes for chunk in cut),
-            scored_rows={"validation": n_held} if block == 0 else {},
+            scored_rows={} if by_columns and block else {"validation": n_held},
         )
 
     def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Survey the training rows of a block; one of the others has nothing to say."""
-        if self._part(block)[0] != "train":
-            return _nothing(block)
-        return self.train.survey(block, self._held_rows(block))
-
-    def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
-        """Survey the training rows of a partition, where it is."""
-        train = self.train
-        assert has_partitions(train)
-        if self._part(block)[0] != "train":
-            return _nothing(block)
-        return train.survey_of(block, parts, self._held_rows(block))
-
-    def _held_rows(self, block: int) -> HeldOut:
         share = self.share
-        return None if share is None else lambda n: held_out_rows(self.seed, block, n, share)
+        if self._part(block)[0] != "train":
+            empty = Layout(kind="dense", n_columns=0)
+            return BlockSummary(block=block, rows=0, n_columns=0, layout=empty)
+        if share is not None:
+            held = partial(held_out_rows, self.seed, block, share=share)
+        return self.train.survey(block, held)
+
+    def with_parts(self, parts: Sequence[Any]) -> ScoredSource:
+        """Return the source where a partition of a Dask collection is."""
+        return self._changed(lambda one: cast(Any, one).with_parts(parts))
 
     def partition_graph(self) -> PartitionGraph:
         """Return the tasks that make the partitions of all parts; in the client only.
@@ -433,45 +395,18 @@ def _encoded_as(other: Source, train: Source) -> Source:
     return encoded
 
 
-def _nothing(block: int) -> BlockSummary:
-    """Return the survey of a block that has no part in the encoding."""
-    empty = Layout(kind="dense", n_columns=0)
-    return BlockSummary(block=block, rows=0, n_columns=0, layout=empty)
-
-
-def _take_columns(chunk: Chunk, mask: NDArray[np.bool_], id: ChunkId) -> Chunk:
-    """Return a new chunk with some columns of a chunk, (n_columns,) of bool."""
-    rows = rows_of_chunk(chunk)
-    layout = replace(chunk.layout, n_columns=int(np.count_nonzero(mask)))
-    if rows.dense is not None:
-        return chunk_of(replace(rows, dense=rows.dense[:, mask]), id, layout)
-    assert rows.indices is not None
-    assert rows.values is not None
-    is_kept = mask[rows.indices]
-    taken = replace(
-        rows,
-        indptr=np.append(0, np.cumsum(is_kept))[rows.indptr],
-        indices=(np.cumsum(mask) - 1)[rows.indices[is_kept]],
-        values=rows.values[is_kept],
-    )
-    return chunk_of(taken, id, layout)
-
-
-def _take_rows(chunk: Chunk, rows: I64, id: ChunkId) -> Chunk:
-    """Return a new chunk with some rows of a chunk, ascending."""
-    labels, layout = chunk.labels[rows], chunk.layout
-    weights = None if chunk.weights is None else chunk.weights[rows]
+def _taken(chunk: Chunk, mask: NDArray[np.bool_], id: ChunkId, by_columns: bool) -> Chunk:
+    """Return the examples of a mask as a chunk: rows, or columns of a chunk of features."""
+    labels, weights, layout = chunk.labels, chunk.weights, chunk.layout
+    if not by_columns:
+        labels, weights = labels[mask], None if weights is None else weights[mask]
     if layout.kind == "sequence":
-        return sequence_chunk(id, labels, chunk.codes[rows], layout, weights)
-    given = replace(rows_of_chunk(chunk), labels=labels, weights=weights)
+        return sequence_chunk(id, labels, chunk.codes[mask], layout, weights)
+    given = rows_of_chunk(chunk)
+    X = matrix_of(given)[:, mask] if by_columns else matrix_of(given)[mask]
+    rows = Rows(labels=labels, weights=weights, n_columns=X.shape[1])
     if given.dense is not None:
-        return chunk_of(replace(given, dense=given.dense[rows]), id, layout)
-    assert given.indptr is not None
-    assert given.indices is not None
-    assert given.values is not None
-    starts = given.indptr[rows]
-    counts = given.indptr[rows + 1] - starts
-    indptr = np.append(0, np.cumsum(counts))
-    at = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
-    taken = replace(given, indptr=indptr, indices=given.indices[at], values=given.values[at])
-    return chunk_of(taken, id, layout)
+        rows = replace(rows, dense=X)
+    else:
+        rows = replace(rows, indptr=X.indptr, indices=X.indices, values=X.data)
+    return chunk_of(rows, id, replace(layout, n_columns=X.shape[1]))

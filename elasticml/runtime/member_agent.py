@@ -22,7 +22,7 @@ from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.digests import digest_of_chunks
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
-from elasticml.data.readers.dask_partitions import PartitionSource, has_partitions
+from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.readers.files import located
 from elasticml.data.source import Source, pin_blocks, source_from_spec
 from elasticml.data.storage.block_cache import unpin
@@ -467,16 +467,16 @@ class MemberAgent:
             )
         self._report_block(block, chunks, summary)
 
-    async def _read_partitions(self, source: PartitionSource, order: cmd.ReadBlocks) -> None:
+    async def _read_partitions(self, source: Any, order: cmd.ReadBlocks) -> None:
         """Make chunks of Dask's partitions, in Dask's threads, as the partitions are ready."""
         loop = asyncio.get_running_loop()
 
         def take(block: int, parts: Sequence[Any]) -> None:
             chunks: list[Chunk] = []
             if order.survey:
-                summary = source.survey_of(block, parts)
+                summary = source.with_parts(parts).survey(block)
             else:
-                chunks, summary = source.chunks_of(block, parts, *self._read_settings()[:2])
+                chunks, summary = source.with_parts(parts).read(block, *self._read_settings()[:2])
                 self._store.put(chunks)
             loop.call_soon_threadsafe(self._report_block, block, chunks, summary)
 
@@ -543,13 +543,13 @@ class MemberAgent:
             )
         )
 
-    async def _load_partitions(self, source: PartitionSource, ids: Sequence[ChunkId]) -> int:
+    async def _load_partitions(self, source: Any, ids: Sequence[ChunkId]) -> int:
         """Make those of these chunks that are missing of their partitions; return their bytes."""
         store = self._store
         missing = frozenset(id for id in ids if id not in store)
 
         def take(block: int, parts: Sequence[Any]) -> None:
-            chunks, _ = source.chunks_of(block, parts, *self._read_settings()[:2])
+            chunks, _ = source.with_parts(parts).read(block, *self._read_settings()[:2])
             store.put([chunk for chunk in chunks if chunk.id in missing])
 
         if missing:

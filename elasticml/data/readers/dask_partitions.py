@@ -9,19 +9,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeGuard
+from typing import Any, ClassVar, Literal, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
-from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import rows_of_arrays
-from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.formats import Format
 from elasticml.data.readers.files import fingerprint
-from elasticml.data.source import BLOCK_BYTES, BlockInfo, HeldOut, resolve_chunk_bytes
+from elasticml.data.source import BLOCK_BYTES, BlockInfo
 from elasticml.errors import ConfigError, DataError
 from elasticml.specification.settings_model import Dtype, Index
 
@@ -41,26 +39,8 @@ class PartitionGraph:
     joins: bool = False
 
 
-class PartitionSource(Protocol):
-    """A source whose blocks are partitions of Dask collections, read where those are."""
-
-    def chunks_of(
-        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Make the chunks of a partition; see :class:`DaskSource`."""
-        ...
-
-    def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
-        """Return the statistics of a partition on which the encoding depends."""
-        ...
-
-    def partition_graph(self) -> PartitionGraph:
-        """Return the tasks that make the partitions; in the client only."""
-        ...
-
-
-def has_partitions(source: object) -> TypeGuard[PartitionSource]:
-    """Whether a source's blocks are partitions of Dask collections."""
+def has_partitions(source: object) -> TypeGuard[Any]:
+    """Whether the blocks of a source are partitions of Dask collections, which members have."""
     return bool(getattr(source, "has_partitions", False))
 
 
@@ -78,6 +58,8 @@ class DaskSource(Format):
     _graph: PartitionGraph | None = PrivateAttr(default=None)
     #: The user's collections: persisted partitions are kept as long as the source is.
     _collections: tuple[Any, ...] = PrivateAttr(default=())
+    #: On the worker that holds a partition.
+    _parts: Sequence[Any] | None = PrivateAttr(default=None)
 
     def of(self, graph: PartitionGraph, collections: Sequence[Any]) -> Self:
         """Return the source in the client, which has the graph."""
@@ -85,15 +67,27 @@ class DaskSource(Format):
         made._graph, made._collections = graph, tuple(collections)
         return made
 
-    def read(
-        self, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Refuse to read: chunks are made where the partition is."""
-        raise _not_here()
+    def with_parts(self, parts: Sequence[Any]) -> Self:
+        """Return the source where a partition is: it reads and surveys the block of ``parts``.
 
-    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
-        """Refuse to read: a partition is surveyed where it is."""
-        raise _not_here()
+        Parameters
+        ----------
+        parts : sequence
+            The values of the block's keys. The same partition gives the same chunks anywhere.
+        """
+        made = self.model_copy()
+        made._parts = parts
+        return made
+
+    @property
+    def parts(self) -> Sequence[Any]:
+        """The values of a block's keys."""
+        if self._parts is None:
+            raise ConfigError(
+                "Dask collections are read only by the members of a job, where the partitions are; "
+                "to evaluate a model use its predict and score, which are lazy for collections"
+            )
+        return self._parts
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over the partitions' keys and the options."""
@@ -112,36 +106,6 @@ class DaskSource(Format):
                 "data: a spec of Dask collections has no graph; give em.from_dask(X, y) again"
             )
         return self._graph
-
-    # --- on the worker that holds a partition -------------------------------------------------
-
-    def chunks_of(
-        self, block: int, parts: Sequence[Any], chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Make the chunks of a partition; the same partition gives the same chunks anywhere.
-
-        Parameters
-        ----------
-        parts : sequence
-            The values of the block's keys.
-        chunk_bytes, n_members
-            As in :meth:`elasticml.data.source.Source.read`.
-
-        Raises
-        ------
-        DataError
-            When the partition has missing or invalid values.
-        """
-        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        return self.chunks_of_rows(block, self.rows_of_parts(block, parts), size)
-
-    def rows_of_parts(self, block: int, parts: Sequence[Any]) -> Iterable[Rows]:
-        """Return the rows of a partition."""
-        raise NotImplementedError
-
-    def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
-        """Return the statistics of a partition on which the encoding depends."""
-        raise NotImplementedError
 
 
 class DaskArraySource(DaskSource):
@@ -171,21 +135,14 @@ class DaskArraySource(DaskSource):
             for i, rows in enumerate(self.rows)
         ]
 
-    def rows_of_parts(self, block: int, parts: Sequence[Any]) -> Iterable[Rows]:
-        """Return the rows of a partition: ``X, y, weights``, or one tuple of them."""
-        yield _rows_of_arrays(parts, self.columns, block)
+    def rows_of(self, block: int) -> Iterable[Rows]:
+        """Return the rows of a partition of arrays."""
+        yield _rows_of_arrays(self.parts, self.columns, block)
 
 
 def partition_title(block: int) -> str:
     """Return the name of a partition in messages."""
     return f"partition {block} of the Dask collection"
-
-
-def _not_here() -> ConfigError:
-    return ConfigError(
-        "Dask collections are read only by the members of a job, where the partitions are; to "
-        "evaluate a model use its predict and score, which are lazy for collections"
-    )
 
 
 def _rows_of_arrays(parts: Sequence[Any], columns: int | None, block: int) -> Rows:

@@ -56,19 +56,19 @@ class DaskTableSource(DaskSource, TableFormat):
         """Return one block for each partition, of an unknown number of rows."""
         return [BlockInfo(index=i, nbytes=BLOCK_BYTES) for i in range(self.partitions)]
 
-    def rows_of_parts(self, block: int, parts: Sequence[Any]) -> Iterable[Rows]:
+    def rows_of(self, block: int) -> Iterable[Rows]:
         """Return the encoded rows of a partition: a table, and columns from other collections."""
-        table = self._table(block, parts, self.fitted_encoder().used)
+        table = self._table(block, self.fitted_encoder().used)
         return self.encoded([(table, "row {}".format)], partition_title(block))
 
-    def survey_of(self, block: int, parts: Sequence[Any], held: HeldOut = None) -> BlockSummary:
+    def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Return the statistics of a partition on which the encoding depends."""
-        table = self._table(block, parts, self.surveyed_columns(self.roles()))
+        table = self._table(block, self.surveyed_columns(self.roles()))
         return self.surveyed(block, [(table, "row {}".format)], partition_title(block), held)
 
-    def _table(self, block: int, parts: Sequence[Any], names: Sequence[str]) -> Any:
+    def _table(self, block: int, names: Sequence[str]) -> Any:
         """Return columns of a partition as a pyarrow table."""
-        title = partition_title(block)
+        title, parts = partition_title(block), self.parts
         joined = dict(zip(self.joined, parts[1:], strict=True))
         table = append_columns(_table_of(parts[0], title), joined, title)
         check_columns(title, table.column_names, names)
@@ -174,7 +174,7 @@ def encoded_partitions(X: Any, client: Any) -> tuple[list[Any], TableEncoder] | 
 
 def _surveyed(spec: Mapping[str, Any], block: int, part: Any) -> BlockSummary:
     source: Any = source_from_spec(spec)
-    summary: BlockSummary = source.survey_of(block, [part.assign(**{_NO_LABEL: 0.0})])
+    summary: BlockSummary = source.with_parts([part.assign(**{_NO_LABEL: 0.0})]).survey(block)
     return summary
 
 

@@ -185,8 +185,9 @@ def validated(source: Any) -> tuple[Any, Any]:
     return trained, held
 
 
-def test_a_share_of_the_partitions_is_held_out() -> None:
-    trained, held = validated(with_scored_rows(em.from_dask(rows(), Y), share=0.3, seed=0))
+@pytest.mark.parametrize("make", [lambda: em.from_dask(rows(), Y), with_an_empty_chunk])
+def test_a_share_of_the_partitions_is_held_out(make: Any) -> None:
+    trained, held = validated(with_scored_rows(make(), share=0.3, seed=0))
     assert 10 < len(held) < 50
     both = np.concatenate([trained, held])
     expected = np.column_stack([X, Y])

@@ -95,9 +95,9 @@ def chunks_of(source: Any) -> tuple[list[Any], Any]:
         ready = source_from_spec(source.spec())
         assert (ready.fingerprint(), has_partitions(ready)) == (source.fingerprint(), True)
         if ready.needs_survey:
-            surveys = [ready.survey_of(block, some) for block, some in enumerate(parts)]
+            surveys = [ready.with_parts(some).survey(block) for block, some in enumerate(parts)]
             ready = source_from_spec(ready.with_stats(merge_summaries(surveys)).spec())
-        blocks = [ready.chunks_of(block, some, 2000, 2) for block, some in enumerate(parts)]
+        blocks = [ready.with_parts(some).read(block, 2000, 2) for block, some in enumerate(parts)]
     chunks = [chunk for some, _ in blocks for chunk in some]
     return chunks, merge_summaries([summary for _, summary in blocks])
 
