@@ -7,97 +7,58 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from elasticml import callbacks, errors, policies, settings, testing
-    from elasticml.clusters.local.cluster import LocalCluster
-    from elasticml.clusters.yarn.cluster import YarnCluster
-    from elasticml.data.readers.arrays import from_arrays
-    from elasticml.data.readers.chunk_folder import read_chunks
-    from elasticml.data.readers.dask_collections import from_dask
-    from elasticml.data.readers.frames import from_frame, from_pandas
-    from elasticml.data.readers.images import read_images
-    from elasticml.data.readers.svmlight import read_svmlight
-    from elasticml.data.readers.tabular import read_csv, read_parquet
-    from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
-    from elasticml.estimators.elastic_net import ElasticNet, Lasso
-    from elasticml.estimators.kmeans import KMeans
-    from elasticml.estimators.logistic import LogisticRegression
-    from elasticml.estimators.paths import ElasticNetCV, LassoCV, enet_path, lasso_path
-    from elasticml.estimators.poisson import PoissonRegressor
-    from elasticml.estimators.ridge import Ridge
-    from elasticml.estimators.svm import LinearSVC
-    from elasticml.ids import VERSION as __version__
-    from elasticml.job import Job
-    from elasticml.jobs.announce import announce, withdraw
-    from elasticml.jobs.callbacks import Callback
-    from elasticml.jobs.handle import Handle
-    from elasticml.jobs.install import install
-    from elasticml.jobs.result import Result
-    from elasticml.jobs.watch import watch
-    from elasticml.models.loading import load_model
-    from elasticml.specification.algorithms import (
-        AsyncSGD,
-        BatchGradient,
-        CoCoA,
-        ImportedAlgorithm,
-        LocalSGD,
-        PrimalCoCoA,
-    )
-    from elasticml.specification.linear import Linear
-    from elasticml.specification.sections import Stop, Validate
+if TYPE_CHECKING:  # names as themselves, which type checkers take for exported
+    from elasticml import callbacks as callbacks
+    from elasticml import errors as errors
+    from elasticml import policies as policies
+    from elasticml import settings as settings
+    from elasticml import testing as testing
+    from elasticml.clusters.local.cluster import LocalCluster as LocalCluster
+    from elasticml.clusters.yarn.cluster import YarnCluster as YarnCluster
+    from elasticml.data.readers.arrays import from_arrays as from_arrays
+    from elasticml.data.readers.chunk_folder import read_chunks as read_chunks
+    from elasticml.data.readers.dask_collections import from_dask as from_dask
+    from elasticml.data.readers.frames import from_frame as from_frame
+    from elasticml.data.readers.frames import from_pandas as from_pandas
+    from elasticml.data.readers.images import read_images as read_images
+    from elasticml.data.readers.svmlight import read_svmlight as read_svmlight
+    from elasticml.data.readers.tabular import read_csv as read_csv
+    from elasticml.data.readers.tabular import read_parquet as read_parquet
+    from elasticml.errors import ConfigError as ConfigError
+    from elasticml.errors import DataError as DataError
+    from elasticml.errors import ElasticmlError as ElasticmlError
+    from elasticml.errors import JobFailedError as JobFailedError
+    from elasticml.estimators.elastic_net import ElasticNet as ElasticNet
+    from elasticml.estimators.elastic_net import Lasso as Lasso
+    from elasticml.estimators.kmeans import KMeans as KMeans
+    from elasticml.estimators.logistic import LogisticRegression as LogisticRegression
+    from elasticml.estimators.paths import ElasticNetCV as ElasticNetCV
+    from elasticml.estimators.paths import LassoCV as LassoCV
+    from elasticml.estimators.paths import enet_path as enet_path
+    from elasticml.estimators.paths import lasso_path as lasso_path
+    from elasticml.estimators.poisson import PoissonRegressor as PoissonRegressor
+    from elasticml.estimators.ridge import Ridge as Ridge
+    from elasticml.estimators.svm import LinearSVC as LinearSVC
+    from elasticml.job import Job as Job
+    from elasticml.jobs.announce import announce as announce
+    from elasticml.jobs.announce import withdraw as withdraw
+    from elasticml.jobs.callbacks import Callback as Callback
+    from elasticml.jobs.handle import Handle as Handle
+    from elasticml.jobs.install import install as install
+    from elasticml.jobs.result import Result as Result
+    from elasticml.jobs.watch import watch as watch
+    from elasticml.models.loading import load_model as load_model
+    from elasticml.specification.algorithms import AsyncSGD as AsyncSGD
+    from elasticml.specification.algorithms import BatchGradient as BatchGradient
+    from elasticml.specification.algorithms import CoCoA as CoCoA
+    from elasticml.specification.algorithms import ImportedAlgorithm as ImportedAlgorithm
+    from elasticml.specification.algorithms import LocalSGD as LocalSGD
+    from elasticml.specification.algorithms import PrimalCoCoA as PrimalCoCoA
+    from elasticml.specification.linear import Linear as Linear
+    from elasticml.specification.sections import Stop as Stop
+    from elasticml.specification.sections import Validate as Validate
 
-__all__ = [
-    "AsyncSGD",
-    "BatchGradient",
-    "Callback",
-    "CoCoA",
-    "ConfigError",
-    "DataError",
-    "ElasticNet",
-    "ElasticNetCV",
-    "ElasticmlError",
-    "Handle",
-    "ImportedAlgorithm",
-    "Job",
-    "JobFailedError",
-    "KMeans",
-    "Lasso",
-    "LassoCV",
-    "Linear",
-    "LinearSVC",
-    "LocalCluster",
-    "LocalSGD",
-    "LogisticRegression",
-    "PoissonRegressor",
-    "PrimalCoCoA",
-    "Result",
-    "Ridge",
-    "Stop",
-    "Validate",
-    "YarnCluster",
-    "__version__",
-    "announce",
-    "callbacks",
-    "enet_path",
-    "errors",
-    "from_arrays",
-    "from_dask",
-    "from_frame",
-    "from_pandas",
-    "install",
-    "lasso_path",
-    "load_model",
-    "policies",
-    "read_chunks",
-    "read_csv",
-    "read_images",
-    "read_parquet",
-    "read_svmlight",
-    "settings",
-    "testing",
-    "watch",
-    "withdraw",
-]
+    __version__: str
 
 #: The module that defines each public name. Names are imported on first access, so that the command
 #: line starts fast and a worker loads only what it needs.
@@ -136,6 +97,8 @@ _HOMES = {
     **dict.fromkeys(("Stop", "Validate"), "specification.sections"),
     **dict.fromkeys(("ConfigError", "DataError", "ElasticmlError", "JobFailedError"), "errors"),
 }
+_MODULES = ("callbacks", "errors", "policies", "settings", "testing")
+__all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 
 
 #: An import of more modules than these is followed by a garbage collection.
@@ -145,7 +108,7 @@ _MANY_MODULES = 500
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("elasticml.ids").VERSION
-    if name in ("callbacks", "errors", "policies", "settings", "testing"):
+    if name in _MODULES:
         return importlib.import_module(f"elasticml.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'elasticml' has no attribute {name!r}")
