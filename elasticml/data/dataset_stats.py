@@ -113,12 +113,7 @@ def summarise(
     block: int,
     chunks: Sequence[Chunk],
     layout: Layout,
-    *,
-    counts: Mapping[str, int] | None = None,
-    vocabularies: Mapping[str, Sequence[str]] | None = None,
-    index_base: int | None = None,
-    moments: Mapping[str, ColumnMoments] | None = None,
-    encoder: Mapping[str, Any] | None = None,
+    **facts: Any,
 ) -> BlockSummary:
     """Summarise the chunks of one block.
 
@@ -126,8 +121,8 @@ def summarise(
     ----------
     layout : Layout
         Layout of the block; its ``n_columns`` is the number of columns that the block spans.
-    counts : mapping of sentence with ``{}`` to count, optional
-        The notes.
+    **facts
+        Further fields of the summary, such as its notes in ``counts``.
     """
     labels = _count_labels([chunk.labels for chunk in chunks])
     weights = (c.n_rows if c.weights is None else float(c.weights.sum()) for c in chunks)
@@ -141,12 +136,8 @@ def summarise(
         weight_sum=float(sum(weights)),
         n_chunks=len(chunks),
         nbytes=sum(chunk.nbytes for chunk in chunks),
-        counts={} if counts is None else counts,
-        vocabularies={} if vocabularies is None else vocabularies,
-        index_base=index_base,
-        moments={} if moments is None else moments,
         size_ratio=_size_ratio(chunks, layout),
-        encoder=encoder,
+        **facts,
     )
 
 

@@ -62,6 +62,7 @@ from elasticml.evaluation.predictor import (
 )
 from elasticml.ids import ROLE_ORDINALS, Role, is_trained, role_of
 from elasticml.specification.algorithms import LocalSGD
+from elasticml.specification.sections import Validate
 from elasticml.story.history import HistoryRow
 
 #: Prefix of the scored model's arrays.
@@ -73,26 +74,6 @@ SCORE: Final = "score"
 _CANDIDATE, _BEST = "scored/candidate/", "scored/best/"
 #: What the best model is without a trainer's end.
 _CUT_SHORT: Final = Model(arrays={}, converged=False, reason="")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The section ``validate`` of a job record, without the data."""
-
-    metrics: tuple[str, ...]
-    every: int = 1
-    patience: int | None = None
-    min_delta: float = 0.0
-
-    @staticmethod
-    def of(section: Mapping[str, Any]) -> Rules:
-        """Read the section."""
-        return Rules(
-            metrics=tuple(section["metric"]),
-            every=int(section.get("every") or 1),
-            patience=int(section.get("patience") or 0) or None,
-            min_delta=float(section.get("min_delta") or 0.0),
-        )
 
 
 # --- which metrics --------------------------------------------------------------------------------
@@ -166,7 +147,7 @@ def _metrics(
             given = evaluate.get("metric") if isinstance(evaluate, Mapping) else ()
             names["test"] = given or default_metrics(kind, ranks=True)
     if validate:
-        names["validation"] = Rules.of(validate).metrics
+        names["validation"] = validate["metric"]
     return {role: Metrics(some, kind) for role, some in names.items()}
 
 
@@ -360,7 +341,8 @@ class ScoredRows:
 class Validation:
     """The best model on the validation rows, and when the training ends by their score."""
 
-    rules: Rules
+    #: The section of the job record, without the data.
+    rules: Validate
     rows: ScoredRows
     best: Arrays = field(default_factory=dict)
     best_score: float | None = None
@@ -416,8 +398,7 @@ class Validation:
                 self.best_objective = end.objective
             self.best_gap, self.best_gap_is_bound = end.gap, end.gap_is_bound
         self.since += 1
-        patience = self.rules.patience
-        self.is_stopped = patience is not None and self.misses >= patience
+        self.is_stopped = 0 < self.rules.patience <= self.misses
         is_due = self.since >= self.rules.every and bool(end.next_model)
         if self.is_stopped or not is_due or _digest(end.next_model) == self.last:
             return False
@@ -523,7 +504,9 @@ class Scoring:
         chosen = evaluate if isinstance(evaluate, Mapping) else {}
         return Scoring(
             rows=rows,
-            validation=Validation(rules=Rules.of(validate), rows=held)
+            validation=Validation(
+                rules=Validate.model_construct(**{"patience": 0, **validate}), rows=held
+            )
             if validate and held
             else None,
             every=int(chosen.get("every") or 0),

@@ -261,7 +261,20 @@ class Members(SettingsModel):
             raise ValueError(f"max: got {self.max}, wanted at least {least}, as start and min say")
 
 
-class Evaluate(SettingsModel):
+class _Scores(SettingsModel):
+    """Scores by named metrics."""
+
+    #: Names as in scikit-learn's ``scoring``, or ``module:function``; of several validation metrics
+    #: the first one decides.
+    metric: str | tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return (self.metric,) if isinstance(self.metric, str) else self.metric
+
+
+class Evaluate(_Scores):
     """The rounds whose models are kept, and scored on the test rows.
 
     Examples
@@ -274,13 +287,6 @@ class Evaluate(SettingsModel):
     every: int | None = Field(default=None, ge=1)
     #: Additional rounds, by number.
     rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    #: Metrics of the test rows, named as in scikit-learn's ``scoring``, or ``module:function``.
-    metric: str | tuple[str, ...] = ()
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return (self.metric,) if isinstance(self.metric, str) else self.metric
 
     @model_serializer
     def _section(self) -> dict[str, Any]:
@@ -289,7 +295,7 @@ class Evaluate(SettingsModel):
         return {"every": self.every, "rounds": list(self.rounds), **metrics}
 
 
-class Validate(SettingsModel):
+class Validate(_Scores):
     """Rows that members score while the job trains, and the job's end by their score.
 
     Examples
@@ -304,8 +310,6 @@ class Validate(SettingsModel):
     share: float | None = Field(default=None, gt=0, lt=1)
     #: The validation data: a path, or the options that differ from the training data.
     data: Any = None
-    #: Names as in scikit-learn's ``scoring``, or ``module:function``; the first one decides.
-    metric: str | tuple[str, ...] = ()
     #: Rounds between two scores.
     every: Count = 1
     #: The job ends after this many scores without improvement; 0: never.
@@ -317,11 +321,6 @@ class Validate(SettingsModel):
         """Check constraints between fields."""
         if (self.share is None) == (self.data is None):
             raise ValueError("share: give exactly one of share and data")
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return (self.metric,) if isinstance(self.metric, str) else self.metric
 
 
 class Checkpoint(SettingsModel):
@@ -339,22 +338,24 @@ class Checkpoint(SettingsModel):
     every: float = Field(default=5.0, ge=0)
 
 
-class LocalWorkers(SettingsModel):
-    """Worker processes on this machine, started and stopped with the job."""
+def _checked_memory(memory: Any) -> Any:
+    if memory not in (None, "auto") and parse_size(memory) < CONTAINER_BYTES_MIN:
+        raise ValueError("wanted at least 64 MiB; give a size such as 2 GiB")
+    return memory
 
-    kind: Literal["local"] = "local"
-    #: Worker processes.
+
+_MEMORY = AfterValidator(_checked_memory)
+_Memory = Annotated[str | int | None, _MEMORY]
+
+
+class _Workers(SettingsModel):
+    """A cluster that is started for the job."""
+
+    kind: str
+    #: Workers to start: processes, or containers.
     workers: Workers = 4
-    #: Compute threads of a worker.
-    threads: Threads = 1
-    #: Memory of a worker, such as 2 GiB; "auto" divides the machine's memory.
-    memory: str | int = "auto"
     #: The most workers that policies may request; by default ``workers``.
     workers_max: Workers | None = None
-    #: Factor by which a worker's computations are slowed down, by its index from 0; for studies.
-    slowdown: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1)]] = Field(
-        default_factory=dict
-    )
 
     def check(self) -> None:
         """Check constraints between fields."""
@@ -362,19 +363,30 @@ class LocalWorkers(SettingsModel):
             raise ValueError(
                 f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
             )
+
+
+class LocalWorkers(_Workers):
+    """Worker processes on this machine, started and stopped with the job."""
+
+    kind: Literal["local"] = "local"
+    #: Compute threads of a worker.
+    threads: Threads = 1
+    #: Memory of a worker, such as 2 GiB; "auto" divides the machine's memory.
+    memory: Annotated[str | int, _MEMORY] = "auto"
+    #: Factor by which a worker's computations are slowed down, by its index from 0; for studies.
+    slowdown: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1)]] = Field(
+        default_factory=dict
+    )
+
+    def check(self) -> None:
+        """Check constraints between fields."""
+        super().check()
         most = self.workers_max or self.workers
         if max(self.slowdown, default=0) >= most:
             raise ValueError(
                 f"slowdown: got worker {max(self.slowdown)}, wanted numbers below {most}: the "
                 "first worker is 0"
             )
-
-    @field_validator("memory")
-    @classmethod
-    def _check_memory(cls, memory: str | int) -> str | int:
-        if memory != "auto" and parse_size(memory) < CONTAINER_BYTES_MIN:
-            raise ValueError("a worker needs at least 64 MiB")
-        return memory
 
 
 class TLSFiles(SettingsModel):
@@ -407,7 +419,7 @@ class Address(SettingsModel):
             raise ValueError("scheduler_file: address is given, too; leave one of them out")
 
 
-class ClusterFactory(SettingsModel):
+class ClusterFactory(_Workers):
     """A Dask cluster that a function starts for the job, and that is closed after it."""
 
     kind: Literal["factory"] = "factory"
@@ -416,17 +428,6 @@ class ClusterFactory(SettingsModel):
     )
     #: Its keyword arguments.
     arguments: dict[str, Any] = Field(default_factory=dict)
-    #: Workers to start.
-    workers: Workers = 4
-    #: The most workers that policies may request; by default ``workers``.
-    workers_max: Workers | None = None
-
-    def check(self) -> None:
-        """Check constraints between fields."""
-        if self.workers_max is not None and self.workers_max < self.workers:
-            raise ValueError(
-                f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
-            )
 
     @field_validator("call")
     @classmethod
@@ -435,15 +436,6 @@ class ClusterFactory(SettingsModel):
         if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
             raise ValueError("wanted module:function, such as dask_jobqueue:SLURMCluster")
         return call
-
-
-def _checked_memory(memory: str | int | None) -> str | int | None:
-    if memory is not None and parse_size(memory) < CONTAINER_BYTES_MIN:
-        raise ValueError("a container needs at least 64 MiB; give a size such as 2 GiB")
-    return memory
-
-
-_Memory = Annotated[str | int | None, AfterValidator(_checked_memory)]
 
 
 class YarnScheduler(SettingsModel):
@@ -455,19 +447,15 @@ class YarnScheduler(SettingsModel):
     vcores: Count | None = None
 
 
-class YarnContainers(SettingsModel):
+class YarnContainers(_Workers):
     """Containers of a Hadoop cluster, requested from and released to YARN.
 
     None means the value of dask-yarn's configuration (files and environment variables).
     """
 
     kind: Literal["yarn"] = "yarn"
-    #: Worker containers to request.
-    workers: Workers = 4
     #: Start with this many if no more are granted for a while; by default ``workers``.
     workers_min: Workers | None = None
-    #: The most containers that policies may request; by default ``workers``.
-    workers_max: Workers | None = None
     #: Queue of the application.
     queue: str | None = None
     #: Memory of a worker's container, such as 4 GiB.
@@ -509,10 +497,7 @@ class YarnContainers(SettingsModel):
 
     def check(self) -> None:
         """Check constraints between fields."""
-        if self.workers_max is not None and self.workers_max < self.workers:
-            raise ValueError(
-                f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
-            )
+        super().check()
         if self.workers_min is not None and self.workers_min > self.workers:
             raise ValueError(
                 f"workers_min: got {self.workers_min}, wanted at most workers, {self.workers}"
