@@ -464,8 +464,9 @@ class LinearEstimator(ElasticEstimator):
             "d2_poisson": partial(metrics.d2_tweedie_score, power=1),
         }
         check_is_fitted(self)
+        rows = self._row_input() if is_named(X) else None
         X, y, sample_weight = load_arrays(
-            X, y, sample_weight, n_columns=self.n_features_in_, rows=self._rows
+            X, y, sample_weight, n_columns=self.n_features_in_, rows=rows
         )
         predicted = self.predict(X, offset)
         return float(of[self._metric](y, predicted, sample_weight=sample_weight))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import concatenated, matrix_of, rows_of_chunk
+from elasticml.data.readers.table_encoding import TableEncoder, encoder_of_numbers
 from elasticml.data.readers.tables import TableFormat
 from elasticml.data.source import (
     Source,
@@ -90,12 +92,21 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
     return source_named(name, label=label), None
 
 
+def _numbers_by_name(source: TableFormat, names: Sequence[str]) -> TableEncoder:
+    """Return the encoding of a table whose features are the columns of these names, as numbers."""
+    ready: Any = survey_all(source)
+    fitted: TableEncoder = ready.fitted_encoder()
+    numbers = encoder_of_numbers(names)
+    numbers.check_names(source.names_and_types()[0], source.path)
+    return replace(fitted, columns=numbers.columns)
+
+
 def _rows(
     source: Source, n_columns: int | None, given: RowInput | None
 ) -> tuple[Any, NDArray[Any], NDArray[Any] | None, RowInput | None]:
     check_by_rows(source)
-    if given is not None and given.encoder is not None and isinstance(source, TableFormat):
-        source = source.with_encoder(given.encoder)
+    if given is not None and (given.encoder or given.names) and isinstance(source, TableFormat):
+        source = source.with_encoder(given.encoder or _numbers_by_name(source, given.names))
     ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
     chunks = load_all(ready)
     if not chunks:

@@ -186,13 +186,9 @@ def rows_of(facts: DatasetStats | None, n_columns: int) -> RowInput:
     """Return what turns rows into numbers, from the statistics of the training data."""
     if facts is None:
         return RowInput(n_columns=n_columns)
-    described: dict[str, Any] = {
-        "n_columns": n_columns,
-        "encoder": facts.encoder,
-        "names": [],
-        "index_base": facts.index_base,
-    }
-    return row_input_from_json(described)
+    return row_input_from_json(
+        {"n_columns": n_columns, "encoder": facts.encoder, "index_base": facts.index_base}
+    )
 
 
 def model_of_job(

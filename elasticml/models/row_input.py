@@ -310,7 +310,7 @@ def row_input_from_json(record: Mapping[str, Any]) -> RowInput:
     return RowInput(
         n_columns=int(record["n_columns"]),
         encoder=None if encoder is None else TableEncoder.from_json(encoder),
-        names=tuple(record["names"]),
+        names=tuple(record.get("names", ())),
         index_base=record["index_base"],
     )
 
@@ -372,21 +372,14 @@ def map_partitions(
     -------
     dask.array.Array, or for a frame dask.dataframe.Series or DataFrame with its index
     """
-    import dask
-    import dask.array
-
     if not hasattr(X, "rechunk"):
         made = _framed(np.empty((0,) if width is None else (0, width), dtype), None)
         return X.map_partitions(_frame_of, function, meta=made, enforce_metadata=False)
-    rest = () if width is None else (width,)
-    X = X.rechunk({1: -1})
-    sizes, parts = X.chunks[0], [row[0] for row in X.to_delayed()]
-    apply = dask.delayed(function, pure=True)
-    blocks = [
-        dask.array.from_delayed(apply(part), shape=(size, *rest), dtype=dtype)
-        for part, size in zip(parts, sizes, strict=True)
-    ]
-    return dask.array.concatenate(blocks, allow_unknown_chunksizes=True)
+    X, none = X.rechunk({1: -1}), np.empty((0,), dtype)
+    if width is None:
+        return X.map_blocks(function, drop_axis=1, dtype=dtype, meta=none)
+    chunks = (X.chunks[0], (width,))
+    return X.map_blocks(function, chunks=chunks, dtype=dtype, meta=none[:, None])
 
 
 def _frame_of(part: Any, function: Callable[[Any], NDArray[Any]]) -> Any:

@@ -105,6 +105,23 @@ def test_a_model_predicts_and_scores_a_file(folder):
     )
 
 
+def test_a_score_of_a_file_takes_the_columns_of_a_fitted_frame_by_their_names(tmp_path):
+    X, y, _ = data()
+    frame = pandas.DataFrame(X[:, :3], columns=["a", "b", "c"])
+    model = em.LogisticRegression().fit(frame, y)
+    table = frame.assign(other="x", label=np.where(y == model.classes_[1], "yes", "no"))
+    table = table[["other", "c", "label", "a", "b"]]
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    words = em.LogisticRegression().fit(frame, table["label"])
+    assert words.score(tmp_path / "rows.csv", "label") == words.score(frame, table["label"])
+    table.assign(label=y).to_parquet(tmp_path / "rows.parquet")
+    source = em.read_parquet(str(tmp_path / "rows.parquet"), "label")
+    assert model.score(source) == model.score(frame, y) > 0.6
+    table.drop(columns="b").to_csv(tmp_path / "lacks.csv", index=False)
+    with pytest.raises(DataError, match="lacks column 'b'"):
+        model.score(tmp_path / "lacks.csv", "label")
+
+
 def test_a_file_of_fewer_or_more_columns_fits_the_model(tmp_path):
     X, y, _ = data()
     model = em.LinearSVC().fit(X, y)
