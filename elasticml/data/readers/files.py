@@ -8,10 +8,12 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import socket
 import threading
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
@@ -102,7 +104,7 @@ def absolute(path: str) -> str:
     return absolute_hdfs(path) if is_hdfs(path) else path
 
 
-def open_binary(path: str) -> BinaryIO:
+def open_binary(path: str, open_local: Callable[[str], Any] | None = None) -> BinaryIO:
     """Open a local or remote file for reading.
 
     Raises
@@ -114,6 +116,9 @@ def open_binary(path: str) -> BinaryIO:
     """
     check_regular(path)
     try:
+        local = local_path(path)
+        if open_local is not None and local is not None:
+            return cast(BinaryIO, open_local(str(local)))
         system, inner = system_of(path)
         return cast(BinaryIO, system.open(inner, "rb"))
     except FileNotFoundError:
@@ -214,9 +219,9 @@ def unusable(path: str, action: str, error: Exception) -> ConfigError:
 
 def version_of(inner: str, info: Mapping[str, Any]) -> str:
     """Return a file's version from fsspec's ``info`` of its path; "" if it is unknown."""
-    local = Path(inner)
-    if "ino" in info and local.exists():
-        return str(local.stat().st_mtime_ns)
+    if "ino" in info:
+        with suppress(OSError):
+            return str(os.stat(inner).st_mtime_ns)
     return next((str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None), "")
 
 

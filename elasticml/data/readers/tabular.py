@@ -507,11 +507,8 @@ def _feature_tables(
         )
     used = [name for name in names if name in {*encoder.used, *keep}]
     if not is_csv:
-        with _open_parquet(path) as opened:
-            at = 0
-            for batch in opened.iter_batches(_BATCH_ROWS, columns=used, use_threads=False):
-                start, at = at, at + batch.num_rows
-                yield pyarrow.Table.from_batches([batch]), functools.partial(_row_from, start)
+        for piece in _pieces(file):
+            yield from _parquet_tables(piece, used)
         return
     kinds = {**dict(zip(names, types, strict=True)), **encoder.types}
     for block in text_blocks(file):
@@ -522,10 +519,6 @@ def _feature_tables(
 
 def _row_of_group(group: int, start: int, row: int) -> str:
     return f"row {start + row} of row group {group}"
-
-
-def _row_from(start: int, row: int) -> str:
-    return f"row {start + row}"
 
 
 @once_per_version
@@ -567,7 +560,8 @@ def _pieces(file: DataFile) -> list[FileBlock]:
 
 @contextlib.contextmanager
 def _open_parquet(path: str) -> Iterator[Any]:
-    with open_binary(path) as raw:
+    # Arrow's own files of this machine: those of Python take as long as to read a small file.
+    with open_binary(path, pyarrow.OSFile) as raw:
         try:
             file = pyarrow.parquet.ParquetFile(raw)
         except Exception as error:  # of every kind, for damaged files

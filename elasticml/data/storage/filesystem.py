@@ -48,11 +48,15 @@ def system_of(place: str) -> tuple[Any, str]:
     """
     if is_hdfs(place):
         system, inner = hdfs_system(place)
-    else:
-        # Imported here: a fit of arrays opens no file.
-        import fsspec
+        return system, str(inner)
+    # Imported here: a fit of arrays opens no file.
+    import fsspec
 
+    if is_url(place):
         system, inner = fsspec.core.url_to_fs(place)
+    else:  # the same, which the function above takes longer to find than to open a file
+        system = fsspec.filesystem("file")
+        inner = system._strip_protocol(place)
     return system, str(inner)
 
 
