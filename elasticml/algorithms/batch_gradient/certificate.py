@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -146,9 +146,8 @@ def _intercept_terms(
 ) -> Generator[Exchange, Outcome, InterceptTerms]:
     found = (yield ranges_exchange(columns.n_columns)).arrays
     longest = columns.longest_row(-found["smallest"], found["largest"])
-    outcome = yield gradient_exchange(
-        np.zeros(columns.n_sent), {"point": _ZERO, "scratch": True}, require="everybody"
-    )
+    at_zero = gradient_exchange(np.zeros(columns.n_sent), {"point": _ZERO, "scratch": True})
+    outcome = yield replace(at_zero, require="everybody")
     weight = float(outcome.arrays["weight"])
     # Where all margins are 0, A is 1 and B is the mean target.
     mean_target = 1.0 - float(outcome.arrays["gradient"][-1]) / weight

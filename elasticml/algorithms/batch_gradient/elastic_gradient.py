@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from elasticml.algorithms.base import Anchor, Arrays, Exchange, Outcome, Scalar
 from elasticml.algorithms.batch_gradient.curvature_estimates import Curvatures
-from elasticml.algorithms.batch_gradient.gradient_exchanges import Require, gradient_exchange
+from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
 from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
 from elasticml.errors import JobFailedError
 from elasticml.ids import ExchangeId, GroupId
+from elasticml.specification.algorithms import BatchGradient
 
 #: Maximum attempts at one gradient; each except the first follows a loss or a return.
 ATTEMPTS_MAX: Final = 1000
@@ -50,7 +51,7 @@ class AbsenceRules:
     #: Absent groups get a stand-in.
     stands_in: bool
     #: Which members exchanges wait for.
-    require: Require
+    require: Literal["any", "everybody"]
     #: The mean is over the present examples.
     rescaled: bool
     #: Stand-ins have curvature, borrowed from the present examples or their own.
@@ -59,14 +60,20 @@ class AbsenceRules:
     guarded: bool = False
 
     @staticmethod
-    def of(absent: str, *, is_paper: bool = False) -> AbsenceRules:
-        """Return the rules of an ``absent`` setting; the paper's stand-ins are not guarded."""
+    def of(absent: str, settings: BatchGradient) -> AbsenceRules:
+        """Return the rules of an ``absent`` setting.
+
+        The paper's stand-ins are not guarded. Where rounds are rolled back, none has curvature.
+        """
+        rolls_back = settings.rounds_rolled_back > 0
+        is_plain = settings.mode == "paper" and (absent == "taylor" or rolls_back)
+        stands_in = absent in ("auto", "taylor")
         return AbsenceRules(
-            stands_in=absent in ("auto", "taylor"),
+            stands_in=stands_in,
             require="everybody" if absent in ("stall", "reload") else "any",
             rescaled=absent == "ignore_rescaled",
-            bends=absent == "auto",
-            guarded=absent == "auto" or (absent == "taylor" and not is_paper),
+            bends=absent == "auto" and not rolls_back,
+            guarded=stands_in and not is_plain,
         )
 
 
@@ -121,11 +128,6 @@ class ElasticGradient:
             return sums.weight + self.stand_ins.weight
         return self.total_weight
 
-    def take_seal(self) -> bool:
-        """Return whether the next exchange must close the open group, and reset the flag."""
-        seal, self.seal = self.seal, False
-        return seal
-
     def read(self, arrays: Arrays) -> Sums:
         """Convert received arrays to sums in the coordinates of the trained model."""
         return Sums(
@@ -133,6 +135,27 @@ class ElasticGradient:
             gradient=self.columns.up(np.asarray(arrays["gradient"])),
             weight=float(arrays["weight"]),
         )
+
+    # --- exchanges ----------------------------------------------------------------------------
+
+    def ask(self, exchange: Exchange) -> Generator[Exchange, Outcome, Outcome]:
+        """Make an exchange with the members that the rules wait for; it closes the open group."""
+        seal, self.seal = self.seal, False
+        return (yield replace(exchange, require=self.rules.require, seal=seal))
+
+    def ask_here(self, exchange: Exchange) -> Generator[Exchange, Outcome, Outcome | None]:
+        """Make an exchange about the evaluated point; None if its set of examples has changed.
+
+        Examples lost meanwhile get a stand-in anchored at the point.
+        """
+        before = self.changes
+        outcome = yield from self.ask(exchange)
+        if outcome.opened is not None:
+            yield from self.stand_in(outcome)
+        else:
+            self.settle(outcome.absent)
+        is_same = self.changes == before and float(outcome.arrays.get("uncached", 0.0)) == 0.0
+        return outcome if is_same else None
 
     # --- lines 5 to 8: the gradient at w^r -----------------------------------------------------
 
@@ -156,16 +179,10 @@ class ElasticGradient:
         """
         sent = self.columns.down(point.w)
         for _ in range(ATTEMPTS_MAX):
-            exchange = gradient_exchange(
-                sent,
-                {**parameters, "point": point.serial},
-                require=self.rules.require,
-                keep=True,
-                seal=self.take_seal(),
-            )
+            exchange = gradient_exchange(sent, {**parameters, "point": point.serial})
             if self.curvatures is not None:
                 exchange = self.curvatures.comparing(exchange)
-            outcome = yield exchange
+            outcome = yield from self.ask(replace(exchange, keep=True))
             is_same = True
             if outcome.opened is not None:
                 gives_up = roll_back and self.rules.stands_in and self.last_evaluated is not None
@@ -194,15 +211,8 @@ class ElasticGradient:
         """Run a due survey at the known point: its data cannot be had once examples are lost."""
         assert self.last_evaluated is not None
         survey = curvatures.due(self.last_evaluated.point.w, is_whole=self.is_whole)
-        if survey is None:
-            return
-        changes = self.changes
-        outcome = yield replace(survey, seal=self.take_seal())
-        if outcome.opened is not None:
-            yield from self.stand_in(outcome)
-        else:
-            self.settle(outcome.absent)
-        if self.changes == changes:
+        outcome = None if survey is None else (yield from self.ask_here(survey))
+        if outcome is not None:
             curvatures.surveyed(outcome.arrays)
 
     def settle(self, absent: Collection[GroupId]) -> None:
@@ -372,13 +382,10 @@ class ElasticGradient:
         Examples lost meanwhile join the open group and are in the difference: no repetition needed.
         """
         self.corrections += 1
-        return (
-            yield gradient_exchange(
-                self.columns.down(point.w),
-                {"point": point.serial, "scratch": True},
-                correct=True,
-            )
+        exchange = gradient_exchange(
+            self.columns.down(point.w), {"point": point.serial, "scratch": True}
         )
+        return (yield replace(exchange, phase="correct"))
 
     def _is_usable(self, anchor: Anchor | None) -> bool:
         """Whether a cached anchor belongs to the known point."""

@@ -15,7 +15,7 @@ from elasticml.algorithms.batch_gradient.line_search import (
     search,
     shortened,
 )
-from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Spent, Step
 from elasticml.algorithms.column_statistics import moments_exchange
 from elasticml.algorithms.scaling import Columns, mean_square_norm
 from elasticml.objectives.loss_kernels import MarginLoss
@@ -64,7 +64,6 @@ class GradientDescent:
         #: ``elastic.changes`` at the last step; None: the next search is on another function.
         self.seen: int | None = None
         self.directions = 0
-        self.probes = 0
 
     def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         """See :class:`optimizer.Optimizer`."""
@@ -73,43 +72,25 @@ class GradientDescent:
         if self.rule is not None:
             length = self.rule.length(here.round)
             return Step(direction=direction, length=length, value=math.nan, serial=None)
-        ray = Ray(
-            origin=here.evaluated,
-            serial=self.directions,
-            direction=direction,
-            value=here.value,
-            slope=-float(here.gradient @ here.gradient),
-        )
-        step = yield from self._search(here, ray)
-        self.probes = ray.probes
-        return step
-
-    def _search(
-        self, here: Iterate, ray: Ray
-    ) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
-        elastic, longest = here.elastic, self.longest
-        if longest is None or self.seen != elastic.changes:
-            curvature = yield from curvature_along(elastic, here.penalty, ray)
+        ray = Ray(here=here, serial=self.directions, direction=direction)
+        longest = self.longest
+        if longest is None or self.seen != here.elastic.changes:
+            curvature = yield from curvature_along(ray)
             if curvature is None:
                 return "again"
-            first = first_length(ray.value, ray.slope, curvature)
+            first = first_length(here.value, ray.slope, curvature)
             longest = first if longest is None else shortened(longest, first)
-        accepted = yield from search(elastic, here.penalty, ray, longest)
-        if accepted == "again":
-            return "again"
-        if accepted is None:
+        step = yield from search(ray, longest)
+        if step is None:
             self.longest = None
-            return None
-        # Examples lost during the search are in the searched function through their stand-in.
-        self.longest, self.seen = 2.0 * accepted.step, elastic.changes
-        return Step(
-            direction=ray.direction, length=accepted.step, value=accepted.value, serial=ray.serial
-        )
+        elif step != "again":
+            # Examples lost during the search are in the searched function through their stand-in.
+            self.longest, self.seen = 2.0 * step.length, here.elastic.changes
+        return step
 
-    def columns(self) -> Mapping[str, float | int | None]:
+    def columns(self, spent: Spent) -> Mapping[str, float | int | None]:
         """See :class:`optimizer.Optimizer`."""
-        probes, self.probes = self.probes, 0
-        return {"probes": probes}
+        return spent.take("probes")
 
     def resume(self, *, is_whole: bool) -> Resume:
         """See :class:`optimizer.Optimizer`."""

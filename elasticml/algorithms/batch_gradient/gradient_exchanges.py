@@ -30,113 +30,24 @@ For column statistics see :mod:`elasticml.algorithms.column_statistics`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Final
 
 from elasticml.algorithms.base import Exchange, Scalar
-from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
-
-Require = Literal["any", "everybody"]
 
 GRADIENT: Final = "gradient"
 PROBE: Final = "probe"
 CURVATURE: Final = "curvature"
 PRODUCT: Final = "product"
 HESSIAN: Final = "hessian"
-#: Columns times pairs of models from which a Hessian takes the trainer long.
-LONG_COLUMNS: Final = 200
 
 
-def gradient_exchange(
-    sent: F64,
-    parameters: Mapping[str, Scalar],
-    *,
-    require: Require = "any",
-    keep: bool = False,
-    seal: bool = False,
-    correct: bool = False,
-) -> Exchange:
+def gradient_exchange(sent: F64, parameters: Mapping[str, Scalar]) -> Exchange:
     """Return the exchange for loss, gradient and weight at ``sent``."""
     return Exchange(
         operation=GRADIENT,
         model={"w": sent},
         returns={"loss": (), "gradient": sent.shape, "weight": ()},
         parameters=parameters,
-        keep=keep,
-        require=require,
-        seal=seal,
-        phase="correct" if correct else "compute",
-    )
-
-
-def probe_exchange(
-    steps: F64,
-    direction: F64 | None,
-    parameters: Mapping[str, Scalar],
-    *,
-    require: Require,
-    seal: bool,
-) -> Exchange:
-    """Return the exchange for the loss at several step lengths, or without steps the curvature."""
-    model = {} if direction is None else {"direction": direction}
-    if steps.size == 0:
-        return Exchange(
-            operation=CURVATURE,
-            model=model,
-            returns={"curvature": (), "uncached": ()},
-            parameters=parameters,
-            require=require,
-            seal=seal,
-        )
-    return Exchange(
-        operation=PROBE,
-        model={**model, "steps": steps},
-        returns={"values": steps.shape, "slopes": steps.shape, "uncached": ()},
-        parameters=parameters,
-        require=require,
-        seal=seal,
-    )
-
-
-def product_exchange(
-    v: F64, parameters: Mapping[str, Scalar], *, require: Require, seal: bool
-) -> Exchange:
-    """Return the exchange for the Hessian times ``v``, at a point whose margins are cached."""
-    return Exchange(
-        operation=PRODUCT,
-        model={"v": v},
-        returns={"hv": v.shape, "uncached": ()},
-        parameters=parameters,
-        require=require,
-        seal=seal,
-    )
-
-
-def hessian_exchange(
-    columns: Columns,
-    pairs: Sequence[tuple[int, int]],
-    parameters: Mapping[str, Scalar],
-    *,
-    require: Require,
-    seal: bool,
-) -> Exchange:
-    """Return the exchange for the Hessian at a point whose margins are cached."""
-    d, n = columns.n_columns, len(pairs)
-    shift = {} if columns.shift is None else {"shift": columns.shift}
-    return Exchange(
-        operation=HESSIAN,
-        model={"pairs": np.array(pairs, np.float64), **shift},
-        returns={
-            "gram": (n, d * (d + 1) // 2),
-            "border": (n, d),
-            "mass": (n,),
-            "uncached": (),
-        },
-        parameters=parameters,
-        require=require,
-        seal=seal,
-        is_long=d * n >= LONG_COLUMNS,
     )

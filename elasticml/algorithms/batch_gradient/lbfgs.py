@@ -22,7 +22,7 @@ from elasticml.algorithms.batch_gradient.line_search import (
     first_length,
     search_wolfe,
 )
-from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Spent, Step
 from elasticml.arrays import F64
 
 # L-BFGS memory: pairs of steps and gradient changes, and the inverse Hessian they define.
@@ -108,7 +108,6 @@ class LBFGS:
         self.left: _Left | None = None
         self.skipped = 0
         self.directions = 0
-        self.probes = 0
 
     def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         """See :class:`optimizer.Optimizer`."""
@@ -116,15 +115,7 @@ class LBFGS:
         changes = here.elastic.changes
         self.directions += 1
         direction = -self.pairs.times(here.gradient)
-        ray = Ray(
-            origin=here.evaluated,
-            serial=self.directions,
-            direction=direction,
-            value=here.value,
-            slope=float(here.gradient @ direction),
-        )
-        step = yield from self._search(here, ray)
-        self.probes = ray.probes
+        step = yield from self._search(Ray(here=here, serial=self.directions, direction=direction))
         if isinstance(step, Step):
             # If examples were lost in the search, the next gradient is another function's.
             self.left = _Left(w=here.evaluated.point.w, gradient=here.gradient, changes=changes)
@@ -144,31 +135,19 @@ class LBFGS:
         step = here.evaluated.point.w - left.w
         self.pairs = self.pairs.with_step(step, here.gradient - left.gradient)
 
-    def _search(
-        self, here: Iterate, ray: Ray
-    ) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
+    def _search(self, ray: Ray) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         longest = LONGEST
         if not self.pairs.kept:
-            curvature = yield from curvature_along(here.elastic, here.penalty, ray)
+            curvature = yield from curvature_along(ray)
             if curvature is None:
                 return "again"
-            longest = first_length(ray.value, ray.slope, curvature)
-        accepted = yield from search_wolfe(here.elastic, here.penalty, ray, longest)
-        if accepted is None or accepted == "again":
-            return accepted
-        return Step(
-            direction=ray.direction, length=accepted.step, value=accepted.value, serial=ray.serial
-        )
+            longest = first_length(ray.here.value, ray.slope, curvature)
+        return (yield from search_wolfe(ray, longest))
 
-    def columns(self) -> Mapping[str, float | int | None]:
+    def columns(self, spent: Spent) -> Mapping[str, float | int | None]:
         """See :class:`optimizer.Optimizer`."""
-        counts = {
-            "probes": self.probes,
-            "pairs": len(self.pairs.kept),
-            "skipped_pairs": self.skipped,
-        }
-        self.probes, self.skipped = 0, 0
-        return counts
+        skipped, self.skipped = self.skipped, 0
+        return {**spent.take("probes"), "pairs": len(self.pairs.kept), "skipped_pairs": skipped}
 
     def resume(self, *, is_whole: bool) -> Resume:
         """See :class:`optimizer.Optimizer`."""

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Exchange, Outcome
-from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated
-from elasticml.algorithms.batch_gradient.gradient_exchanges import (
-    probe_exchange,
-    product_exchange,
-)
-from elasticml.algorithms.batch_gradient.optimizer import Reevaluate
+from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.batch_gradient.elastic_gradient import Evaluated
+from elasticml.algorithms.batch_gradient.gradient_exchanges import CURVATURE, PROBE, PRODUCT
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
+from elasticml.algorithms.batch_gradient.trust_region import NewtonStep, conjugate_gradients
+from elasticml.algorithms.linear.newton import Factored
 from elasticml.arrays import F64
-from elasticml.objectives.penalties import L2
 
 # Armijo's and Wolfe's conditions on step lengths that are evaluated several at a time.
 
@@ -143,18 +141,34 @@ def shortened(longest: float, bound: float) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Ray:
-    """A direction from a point, with the estimated objective's value and slope at the origin."""
+    """A direction from an iterate, and the slope of the estimated objective along it."""
 
-    origin: Evaluated
+    here: Iterate
     #: The serial under which solvers cache the direction's margins.
     serial: int
     #: Shape (n_model,).
     direction: F64
-    #: Estimated objective at the origin, and its derivative along the direction.
-    value: float
-    slope: float
+    slope: float = field(init=False)
+    #: The iterate's sums, of the survivors if examples are lost meanwhile.
+    origin: Evaluated = field(init=False)
     is_sent: bool = False
-    probes: int = 0
+
+    def __post_init__(self) -> None:
+        self.slope = float(self.here.gradient @ self.direction)
+        self.origin = self.here.evaluated
+
+    def choose(self, there: Probed) -> Accepted | None:
+        """Return the longest acceptable step, see :func:`choose`."""
+        return choose(there.steps, there.values, there.slopes, self.here.value, self.slope)
+
+    def step(self, accepted: Accepted) -> Step:
+        """Return the step of an accepted length."""
+        return Step(
+            direction=self.direction,
+            length=accepted.step,
+            value=accepted.value,
+            serial=self.serial,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +180,7 @@ class Probed:
     slopes: F64
 
 
-def search(
-    elastic: ElasticGradient, penalty: L2, ray: Ray, longest: float
-) -> Generator[Exchange, Outcome, Accepted | Reevaluate | None]:
+def search(ray: Ray, longest: float) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
     """Find a step by Armijo's condition on the estimated objective: loss, stand-ins and penalty.
 
     A search on the loss of the present examples alone would reject nearly every step near the
@@ -181,23 +193,23 @@ def search(
 
     Returns
     -------
-    Accepted, None if no length is acceptable, or ``"again"``
+    Step, None if no length is acceptable, or ``"again"``
         "again": the set of examples in the sums has changed, and the same point needs a new
         gradient.
     """
     for probe in range(PROBES_MAX):
-        there = yield from probed(elastic, penalty, ray, lengths(longest, probe))
+        there = yield from probed(ray, lengths(longest, probe))
         if there is None:
             return "again"
-        accepted = choose(there.steps, there.values, there.slopes, ray.value, ray.slope)
+        accepted = ray.choose(there)
         if accepted is not None:
-            return accepted
+            return ray.step(accepted)
     return None
 
 
 def search_wolfe(
-    elastic: ElasticGradient, penalty: L2, ray: Ray, longest: float
-) -> Generator[Exchange, Outcome, Accepted | Reevaluate | None]:
+    ray: Ray, longest: float
+) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
     """Find a step by Wolfe's conditions: sufficient decrease and a much flatter slope.
 
     Lengths beyond ``longest`` are tried, too, while the slope is still nearly as steep there.
@@ -206,79 +218,70 @@ def search_wolfe(
     """
     best: Accepted | None = None
     for _ in range(PROBES_MAX):
-        there = yield from probed(elastic, penalty, ray, lengths(longest, 0))
+        there = yield from probed(ray, lengths(longest, 0))
         if there is None:
             return "again"
-        flattest = choose_flat(there.steps, there.values, there.slopes, ray.value, ray.slope)
+        flattest = choose_flat(there.steps, there.values, there.slopes, ray.here.value, ray.slope)
         if flattest.accepted is None and best is not None:
-            return best
+            break
         best = flattest.accepted
         if best is not None and not flattest.is_steep:
-            return best
+            break
         longest = longest * 0.5**PROBED if best is None else longest / 0.5**PROBED
-    return best
+    return None if best is None else ray.step(best)
 
 
-def probed(
-    elastic: ElasticGradient, penalty: L2, ray: Ray, steps: F64
-) -> Generator[Exchange, Outcome, Probed | None]:
+def probed(ray: Ray, steps: F64) -> Generator[Exchange, Outcome, Probed | None]:
     """Evaluate the estimated objective at several lengths; None means "again"."""
-    outcome = yield from _probe(elastic, ray, steps)
+    outcome = yield from _probe(ray, steps)
     if outcome is None:
         return None
-    values, slopes = _objective_along(elastic, penalty, ray, steps, outcome.arrays)
-    return Probed(steps=steps, values=values, slopes=slopes)
-
-
-def curvature_along(
-    elastic: ElasticGradient, penalty: L2, ray: Ray
-) -> Generator[Exchange, Outcome, float | None]:
-    """Evaluate the estimated objective's second derivative along a ray; None means "again"."""
-    outcome = yield from _probe(elastic, ray, np.empty(0))
-    if outcome is None:
-        return None
-    curvature = elastic.stand_ins.curvature_along(float(outcome.arrays["curvature"]), ray.direction)
-    curvature = curvature / elastic.divisor(ray.origin.sums)
-    return curvature + penalty.curvature_along(ray.direction)
-
-
-def _objective_along(
-    elastic: ElasticGradient, penalty: L2, ray: Ray, steps: F64, arrays: Arrays
-) -> tuple[F64, F64]:
-    """Return the estimated objective and its slope at each length; both new, shape (J,)."""
+    elastic, penalty = ray.here.elastic, ray.here.penalty
     w, p = ray.origin.point.w, ray.direction
+    arrays, divisor = outcome.arrays, elastic.divisor(ray.origin.sums)
     values, slopes = elastic.stand_ins.along(w, p, steps, arrays["values"], arrays["slopes"])
-    divisor = elastic.divisor(ray.origin.sums)
-    values = values / divisor + penalty.value_along(w, p, steps)
-    return values, slopes / divisor + penalty.slope_along(w, p, steps)
+    return Probed(
+        steps=steps,
+        values=values / divisor + penalty.value_along(w, p, steps),
+        slopes=slopes / divisor + penalty.slope_along(w, p, steps),
+    )
 
 
-def _probe(
-    elastic: ElasticGradient, ray: Ray, steps: F64
-) -> Generator[Exchange, Outcome, Outcome | None]:
+def curvature_along(ray: Ray) -> Generator[Exchange, Outcome, float | None]:
+    """Evaluate the estimated objective's second derivative along a ray; None means "again"."""
+    outcome = yield from _probe(ray, None)
+    if outcome is None:
+        return None
+    elastic, p = ray.here.elastic, ray.direction
+    curvature = elastic.stand_ins.curvature_along(float(outcome.arrays["curvature"]), p)
+    return curvature / elastic.divisor(ray.origin.sums) + ray.here.penalty.curvature_along(p)
+
+
+def _probe(ray: Ray, steps: F64 | None) -> Generator[Exchange, Outcome, Outcome | None]:
     """Evaluate along the ray until the result covers the ray's set of examples or its survivors.
 
     Examples lost in a probe get a stand-in anchored at the origin, where their gradient is known:
     the estimated objective there and the direction stay the same.
     """
+    elastic = ray.here.elastic
     while True:
-        down = None if ray.is_sent else elastic.columns.down(ray.direction)
-        outcome = yield probe_exchange(
-            steps,
-            down,
-            {"point": ray.origin.point.serial, "direction": ray.serial},
-            require=elastic.rules.require,
-            seal=elastic.take_seal(),
-        )
+        model = {} if ray.is_sent else {"direction": elastic.columns.down(ray.direction)}
+        returns: dict[str, tuple[int, ...]] = {"curvature": ()}
+        if steps is not None:
+            model["steps"] = steps
+            returns = {"values": steps.shape, "slopes": steps.shape}
+        before, waiting = elastic.changes, len(elastic.stand_ins.entries)
         ray.is_sent = True
-        ray.probes += 1
-        before = elastic.changes
-        if outcome.opened is None:
-            elastic.settle(outcome.absent)
-            is_whole = float(outcome.arrays["uncached"]) == 0.0
-            return outcome if is_whole and elastic.changes == before else None
-        waiting = len(elastic.stand_ins.entries)
-        yield from elastic.stand_in(outcome)
+        ray.here.spent.probes += 1
+        exchange = Exchange(
+            operation=CURVATURE if steps is None else PROBE,
+            model=model,
+            returns={**returns, "uncached": ()},
+            parameters={"point": ray.origin.point.serial, "direction": ray.serial},
+        )
+        outcome = yield from elastic.ask_here(exchange)
+        if outcome is not None:
+            return outcome
         only_lost = len(elastic.stand_ins.entries) == waiting + 1
         if not (only_lost and elastic.changes == before + 1 and elastic.rules.stands_in):
             return None
@@ -286,27 +289,56 @@ def _probe(
         ray.origin = elastic.last_evaluated
 
 
-def hessian_times(
-    elastic: ElasticGradient, penalty: L2, origin: Evaluated, v: F64
-) -> Generator[Exchange, Outcome, F64 | None]:
-    """Return the estimated objective's Hessian at a point times ``v`` (n_model,); None: "again".
+def hessian_times(here: Iterate, v: F64) -> Generator[Exchange, Outcome, F64 | None]:
+    """Return the estimated objective's Hessian at an iterate times ``v``, (n_model,).
 
-    Examples lost meanwhile get a stand-in anchored at the point, as in a probe. But the Hessian is
-    then another one, and a sequence of products with the old one has to restart.
+    None means "again". If examples are lost meanwhile, the Hessian is another one, and a sequence
+    of products with the old one has to restart.
     """
-    outcome = yield product_exchange(
-        elastic.columns.down(v),
-        {"point": origin.point.serial},
-        require=elastic.rules.require,
-        seal=elastic.take_seal(),
+    here.spent.products += 1
+    elastic, origin = here.elastic, here.evaluated
+    sent = elastic.columns.down(v)
+    outcome = yield from elastic.ask_here(
+        Exchange(
+            operation=PRODUCT,
+            model={"v": sent},
+            returns={"hv": sent.shape, "uncached": ()},
+            parameters={"point": origin.point.serial},
+        )
     )
-    if outcome.opened is not None:
-        yield from elastic.stand_in(outcome)
-        return None
-    before = elastic.changes
-    elastic.settle(outcome.absent)
-    if elastic.changes != before or float(outcome.arrays["uncached"]) != 0.0:
+    if outcome is None:
         return None
     hv = elastic.columns.up(np.asarray(outcome.arrays["hv"]))
     hv = elastic.stand_ins.curvature(hv, v) / elastic.divisor(origin.sums)
-    return hv + penalty.gradient(v)
+    return hv + here.penalty.gradient(v)
+
+
+def newton_step(
+    here: Iterate,
+    radius: float,
+    residual: float,
+    *,
+    widens: bool = False,
+    factors: Factored | None = None,
+) -> Generator[Exchange, Outcome, NewtonStep | None]:
+    """Return a truncated Newton step; None means "again".
+
+    Its parameters are those of :func:`conjugate_gradients`.
+
+    Parameters
+    ----------
+    factors : Factored, optional
+        Of a preconditioner: radius and step are in its variables.
+    """
+    gradient = here.gradient if factors is None else factors.of_gradient(here.gradient)
+    solving = conjugate_gradients(gradient, radius, residual, widens=widens)
+    v = next(solving)
+    while True:
+        hv = yield from hessian_times(here, v if factors is None else factors.to_model(v))
+        if hv is None:
+            return None
+        try:
+            v = solving.send(hv if factors is None else factors.of_gradient(hv))
+        except StopIteration as end:
+            newton: NewtonStep = end.value
+            return newton

@@ -18,14 +18,10 @@ from typing import Final, Literal
 import numpy as np
 
 from elasticml.algorithms.base import Exchange, Outcome, Resume
-from elasticml.algorithms.batch_gradient.gradient_exchanges import hessian_exchange
-from elasticml.algorithms.batch_gradient.line_search import Ray, hessian_times, search_wolfe
-from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
-from elasticml.algorithms.batch_gradient.trust_region import (
-    GROW,
-    conjugate_gradients,
-    residual_for,
-)
+from elasticml.algorithms.batch_gradient.gradient_exchanges import HESSIAN
+from elasticml.algorithms.batch_gradient.line_search import Ray, newton_step, search_wolfe
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Spent, Step
+from elasticml.algorithms.batch_gradient.trust_region import GROW, residual_for
 from elasticml.algorithms.linear.newton import Factored
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import n_models
@@ -52,6 +48,8 @@ PRODUCTS_WORTH: Final = 6
 JITTER: Final = 1e-13
 #: Columns up to which Newton steps are the fastest.
 NEWTON_COLUMNS: Final = 1000
+#: Columns times pairs of models from which a Hessian takes the trainer long.
+LONG_COLUMNS: Final = 200
 #: Most coordinates of a Hessian: 130 MB.
 SIZE_MAX: Final = 4096
 MORE: Final = 100.0
@@ -83,9 +81,6 @@ class Newton:
         #: Longest truncated step, in the variables of the factors, and the length of the last one.
         self._radius = self._reach = math.inf
         self.directions = 0
-        self.probes = 0
-        self.products = 0
-        self.hessians = 0
 
     def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         """See :class:`optimizer.Optimizer`."""
@@ -104,22 +99,11 @@ class Newton:
                 return "again"
             direction = found
         self.directions += 1
-        ray = Ray(
-            origin=here.evaluated,
-            serial=self.directions,
-            direction=direction,
-            value=here.value,
-            slope=float(here.gradient @ direction),
-        )
-        accepted = yield from search_wolfe(here.elastic, here.penalty, ray, LONGEST)
-        self.probes += ray.probes
-        if accepted is None or accepted == "again":
-            return accepted
-        if is_truncated:
-            self._resize(accepted.step)
-        return Step(
-            direction=direction, length=accepted.step, value=accepted.value, serial=ray.serial
-        )
+        ray = Ray(here=here, serial=self.directions, direction=direction)
+        step = yield from search_wolfe(ray, LONGEST)
+        if is_truncated and isinstance(step, Step):
+            self._resize(step.length)
+        return step
 
     def _resize(self, length: float) -> None:
         """Let the next truncated step be as long as the last one should have been.
@@ -139,62 +123,48 @@ class Newton:
 
     def _renew(self, here: Iterate) -> Generator[Exchange, Outcome, bool]:
         """Compute the Hessian at the iterate; False: the set of examples has changed."""
-        elastic = here.elastic
-        outcome = yield hessian_exchange(
-            self._columns,
-            self._pairs,
-            {"point": here.evaluated.point.serial, "share": self._share},
-            require=elastic.rules.require,
-            seal=elastic.take_seal(),
+        elastic, columns = here.elastic, self._columns
+        d, n = columns.n_columns, len(self._pairs)
+        shift = {} if columns.shift is None else {"shift": columns.shift}
+        outcome = yield from elastic.ask_here(
+            Exchange(
+                operation=HESSIAN,
+                model={"pairs": np.array(self._pairs, np.float64), **shift},
+                returns={
+                    "gram": (n, d * (d + 1) // 2),
+                    "border": (n, d),
+                    "mass": (n,),
+                    "uncached": (),
+                },
+                parameters={"point": here.evaluated.point.serial, "share": self._share},
+                is_long=d * n >= LONG_COLUMNS,
+            )
         )
-        if outcome.opened is not None:
-            yield from elastic.stand_in(outcome)
+        if outcome is None:
             return False
-        before = elastic.changes
-        elastic.settle(outcome.absent)
-        if elastic.changes != before or float(outcome.arrays["uncached"]) != 0.0:
-            return False
-        sums = self._columns.hessian(self._pairs, outcome.arrays)
-        self._factor(sums / (self._share * elastic.divisor(here.evaluated.sums)), here)
-        self.hessians += 1
-        return True
-
-    def _factor(self, mean: F64, here: Iterate) -> None:
+        sums = columns.hessian(self._pairs, outcome.arrays)
+        mean = sums / (self._share * elastic.divisor(here.evaluated.sums))
         here.penalty.add_curvature(mean)
-        self._hessian, self._is_worn = mean, False
-        self._factors = factors_of(mean)
+        self._hessian, self._is_worn, self._factors = mean, False, factors_of(mean)
+        here.spent.hessians += 1
+        return True
 
     def _solved(self, here: Iterate) -> Generator[Exchange, Outcome, F64 | None]:
         """Return a step by preconditioned conjugate gradients; None: "again"."""
-        factors = self._factors
-        gradient = here.gradient if factors is None else factors.of_gradient(here.gradient)
         residual = residual_for(here.norm, here.first_norm)
         if self._is_quadratic:
             residual = max(0.5 * self._residual * here.first_norm / here.norm, 1e-12)
-        solving = conjugate_gradients(gradient, self._radius, residual)
-        image: F64 | None = None
-        products = 0
-        while True:
-            try:
-                asked = next(solving) if image is None else solving.send(image)
-            except StopIteration as end:
-                self.products += products
-                self._is_worn = products > PRODUCTS_WORTH
-                step: F64 = end.value.step
-                self._reach = float(np.linalg.norm(step))
-                return step if factors is None else factors.to_model(step)
-            products += 1
-            v = asked if factors is None else factors.to_model(asked)
-            hv = yield from hessian_times(here.elastic, here.penalty, here.evaluated, v)
-            if hv is None:
-                return None
-            image = hv if factors is None else factors.of_gradient(hv)
+        factors = self._factors
+        newton = yield from newton_step(here, self._radius, residual, factors=factors)
+        if newton is None:
+            return None
+        self._is_worn = newton.products > PRODUCTS_WORTH
+        self._reach = float(np.linalg.norm(newton.step))
+        return newton.step if factors is None else factors.to_model(newton.step)
 
-    def columns(self) -> Mapping[str, float | int | None]:
+    def columns(self, spent: Spent) -> Mapping[str, float | int | None]:
         """See :class:`optimizer.Optimizer`."""
-        counts = {"probes": self.probes, "products": self.products, "hessians": self.hessians}
-        self.probes, self.products, self.hessians = 0, 0, 0
-        return counts
+        return spent.take("probes", "products", "hessians")
 
     def resume(self, *, is_whole: bool) -> Resume:
         """See :class:`optimizer.Optimizer`."""

@@ -15,6 +15,21 @@ from elasticml.objectives.penalties import L2
 Reevaluate = Literal["again"]
 
 
+@dataclass(slots=True)
+class Spent:
+    """The exchanges of the optimizer since the last row of the history."""
+
+    probes: int = 0
+    products: int = 0
+    hessians: int = 0
+
+    def take(self, *names: str) -> dict[str, float | int | None]:
+        """Return the counts of these names as columns, and reset all."""
+        columns: dict[str, float | int | None] = {name: getattr(self, name) for name in names}
+        self.probes = self.products = self.hessians = 0
+        return columns
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
     """The estimated objective at w^r: everything a step uses refers to this one function."""
@@ -22,6 +37,7 @@ class Iterate:
     elastic: ElasticGradient
     penalty: L2
     evaluated: Evaluated
+    spent: Spent
     #: Estimated objective with penalty, its gradient (n_model,), and the gradient's norm.
     value: float
     gradient: F64
@@ -51,8 +67,8 @@ class Optimizer(Protocol):
         """Choose a step, or None if no step lowers the objective."""
         ...
 
-    def columns(self) -> Mapping[str, float | int | None]:
-        """Return additional history columns for the steps since the last call."""
+    def columns(self, spent: Spent) -> Mapping[str, float | int | None]:
+        """Return additional history columns, and reset the counts."""
         ...
 
     def resume(self, *, is_whole: bool) -> Resume:

@@ -39,8 +39,7 @@ from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent
 from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS, PAIRS_BYTES
 from elasticml.algorithms.batch_gradient.newton import Newton, check_columns, chosen_for
-from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Step
-from elasticml.algorithms.batch_gradient.paper import RollBack
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Spent, Step
 from elasticml.algorithms.batch_gradient.stand_in_guard import (
     Known,
     StandInGuard,
@@ -101,7 +100,7 @@ def make_trainer(
     offset_column(checked, facts)  # refused before anything starts
     if checked.chosen_optimizer == "newton":
         check_columns(checked, facts)
-    rules = AbsenceRules.of(rule, is_paper=checked.mode == "paper")
+    rules = AbsenceRules.of(rule, checked)
     return _train(checked, facts, targets, rules, resume)
 
 
@@ -126,9 +125,6 @@ def _train(
     if chooses:
         chosen = chosen_for(settings, facts) if resume is None else resume.values["optimizer"]
         settings = settings.model_copy(update={"optimizer": chosen})
-    roll_back = RollBack.of(settings)
-    if roll_back is not None:
-        rules = roll_back.absence(rules)
     columns = yield from fix_columns(
         settings.scale,
         settings.intercept,
@@ -156,7 +152,6 @@ def _train(
         elastic=elastic,
         penalty=penalty,
         optimizer=optimizer,
-        roll_back=roll_back,
         point=start,
         lower_bound=lower_bound,
         tells={"optimizer": settings.chosen_optimizer} if chooses else {},
@@ -204,8 +199,6 @@ class _Descent:
     elastic: ElasticGradient
     penalty: L2
     optimizer: Optimizer
-    #: What happens to a round in which examples vanish; None: it goes on with stand-ins.
-    roll_back: RollBack | None
     #: w^r.
     point: Point
     #: What is certain of the minimum; None if the job certifies no gap.
@@ -220,6 +213,7 @@ class _Descent:
     #: Norm of the first gradient.
     first_norm: float | None = None
     failed_searches: int = 0
+    spent: Spent = field(default_factory=Spent)
     #: The objective at ``point`` over all examples, if known.
     value: float | None = None
     guard: StandInGuard = field(default_factory=StandInGuard)
@@ -235,11 +229,12 @@ class _Descent:
         before = elastic.corrections
         while True:
             evaluated = yield from self._watched(
-                elastic.evaluate(self.point, self.advance, roll_back=self.roll_back is not None)
+                elastic.evaluate(
+                    self.point, self.advance, roll_back=self.settings.rounds_rolled_back > 0
+                )
             )
             if evaluated is None:
-                assert self.roll_back is not None
-                return self._abandon(self.roll_back)
+                return self._abandon()
             here = self._here(evaluated)
             if self.elastic.is_whole:
                 self._certify(here.evaluated.point.w, here.value, here.gradient)
@@ -352,6 +347,7 @@ class _Descent:
             elastic=elastic,
             penalty=self.penalty,
             evaluated=evaluated,
+            spent=self.spent,
             value=value,
             gradient=gradient,
             norm=norm,
@@ -395,10 +391,16 @@ class _Descent:
         is_known = self.elastic.is_whole and not math.isnan(step.value)
         self.value = step.value if is_known else None
 
-    def _abandon(self, roll_back: RollBack) -> RoundEnd:
-        """End a round in which examples vanished, without a step."""
+    def _abandon(self) -> RoundEnd:
+        """Line 16: ``w^{r+1} <- w^r, w^r <- w^{r-1}``, in a round in which examples vanished.
+
+        In the written order this repeats round r. In the other reading, ``roll_back: 2``, the next
+        round starts at ``w^{r-1}``. The stored gradient is the survivors' already.
+        """
         model = self.elastic.columns.arrays(self.point.w)
-        self.point = roll_back.next_point(self.point, self.elastic)
+        if self.settings.rounds_rolled_back == 2:
+            assert self.elastic.last_evaluated is not None
+            self.point = self.elastic.last_evaluated.point
         self.advance = {}
         self.value = None
         self.rounds += 1
@@ -416,7 +418,7 @@ class _Descent:
     def _extra(self, norm: float | None, corrections: int) -> dict[str, float | int | str | None]:
         return {
             "gradient_norm": norm,
-            **self.optimizer.columns(),
+            **self.optimizer.columns(self.spent),
             "corrections": corrections,
             "note": self.elastic.note,
             **self.tells,

@@ -25,19 +25,12 @@ from elasticml.algorithms.batch_gradient.line_search import (
     Accepted,
     Probed,
     Ray,
-    choose,
-    hessian_times,
     lengths,
+    newton_step,
     probed,
 )
-from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Step
-from elasticml.algorithms.batch_gradient.trust_region import (
-    NewtonStep,
-    conjugate_gradients,
-    next_radius,
-    residual_for,
-)
-from elasticml.arrays import F64
+from elasticml.algorithms.batch_gradient.optimizer import Iterate, Reevaluate, Spent, Step
+from elasticml.algorithms.batch_gradient.trust_region import NewtonStep, next_radius, residual_for
 
 
 class Tron:
@@ -54,8 +47,6 @@ class Tron:
         #: step was found: no other step is tried until the norm has halved.
         self.least: float | None = None
         self.directions = 0
-        self.probes = 0
-        self.products = 0
 
     def step(self, here: Iterate) -> Generator[Exchange, Outcome, Step | Reevaluate | None]:
         """See :class:`optimizer.Optimizer`."""
@@ -67,23 +58,18 @@ class Tron:
         # does not, the gradient is down to rounding, too.
         if here.norm == 0.0 or (self.least is not None and here.norm > 0.5 * self.least):
             return None
-        newton = yield from self._newton(here, widens=is_new)
+        radius = math.inf if self.radius is None else self.radius
+        residual = residual_for(here.norm, here.first_norm)
+        newton = yield from newton_step(here, radius, residual, widens=is_new)
         if newton is None:
             return "again"
         self.directions += 1
-        ray = Ray(
-            origin=here.evaluated,
-            serial=self.directions,
-            direction=newton.step,
-            value=here.value,
-            slope=float(here.gradient @ newton.step),
-        )
+        ray = Ray(here=here, serial=self.directions, direction=newton.step)
         for probe in range(PROBES_MAX):
-            there = yield from probed(here.elastic, here.penalty, ray, lengths(1.0, probe))
-            self.probes += 1
+            there = yield from probed(ray, lengths(1.0, probe))
             if there is None or here.elastic.changes != changes:
                 return "again"
-            accepted = choose(there.steps, there.values, there.slopes, ray.value, ray.slope)
+            accepted = ray.choose(there)
             if probe == 0:
                 self.seen = changes
                 self._follow(ray, newton, there, here.norm)
@@ -93,30 +79,12 @@ class Tron:
         self.least = here.norm
         return None
 
-    def _newton(
-        self, here: Iterate, *, widens: bool
-    ) -> Generator[Exchange, Outcome, NewtonStep | None]:
-        radius = math.inf if self.radius is None else self.radius
-        residual = residual_for(here.norm, here.first_norm)
-        solving = conjugate_gradients(here.gradient, radius, residual, widens=widens)
-        hv: F64 | None = None
-        while True:
-            try:
-                direction = next(solving) if hv is None else solving.send(hv)
-            except StopIteration as end:
-                newton: NewtonStep = end.value
-                return newton
-            self.products += 1
-            hv = yield from hessian_times(here.elastic, here.penalty, here.evaluated, direction)
-            if hv is None:
-                return None
-
     def _follow(self, ray: Ray, newton: NewtonStep, there: Probed, norm: float) -> None:
         """Update the radius from the effect of the full trial step on the objective."""
         length = float(np.linalg.norm(newton.step))
         self.least = None
-        change = float(there.values[0]) - ray.value
-        if newton.promised <= HIDDEN * abs(ray.value):
+        change = float(there.values[0]) - ray.here.value
+        if newton.promised <= HIDDEN * abs(ray.here.value):
             # The difference is rounding. This formula is exact for a quadratic, which the objective
             # is so close to the optimum.
             change = 0.5 * (ray.slope + float(there.slopes[0]))
@@ -128,15 +96,11 @@ class Tron:
         if accepted.step < 1.0:
             assert self.radius is not None
             self.radius = min(self.radius, self.last)
-        return Step(
-            direction=ray.direction, length=accepted.step, value=accepted.value, serial=ray.serial
-        )
+        return ray.step(accepted)
 
-    def columns(self) -> Mapping[str, float | int | None]:
+    def columns(self, spent: Spent) -> Mapping[str, float | int | None]:
         """See :class:`optimizer.Optimizer`."""
-        counts = {"probes": self.probes, "products": self.products, "radius": self.radius}
-        self.probes, self.products = 0, 0
-        return counts
+        return {**spent.take("probes", "products"), "radius": self.radius}
 
     def resume(self, *, is_whole: bool) -> Resume:
         """See :class:`optimizer.Optimizer`."""
