@@ -27,7 +27,7 @@ import numpy as np
 
 from elasticml.algorithms.base import Arrays, Exchange, Parallel
 from elasticml.algorithms.batch_gradient.stand_ins import Curvature, nystrom
-from elasticml.algorithms.cocoa.second_moment_bounds import add_diagonals
+from elasticml.algorithms.cocoa.bound_statistics import add_diagonals, matrices
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
@@ -172,12 +172,11 @@ def majorant_of(
 
     def run(part: Sequence[Chunk]) -> F64:
         sums, ones = np.zeros((1, n_sent)), np.ones(n_sent)
-        scratch = None
-        if facts.layout.kind == "dense":
-            scratch = np.empty(max((c.n_rows for c in part), default=0) * n_sent)
         for chunk in stream_chunks(part):
-            one_bin = np.zeros(chunk.n_rows, np.int64)
-            add_diagonals(chunk, one_bin, weights_of(chunk), ones, has_offset, sums, scratch)
+            weights = weights_of(chunk)
+            for rows, matrix in matrices(chunk):
+                one_bin = np.zeros(matrix.shape[0], np.int64)
+                add_diagonals(matrix, one_bin, weights[rows], ones, has_offset, sums)
         return sums.reshape(n_sent)
 
     out = np.zeros(n_sent)

@@ -77,7 +77,7 @@ def orthonormal(rows: F64) -> F64:
 #
 # A convex loss lies above its tangent; one with a c-Lipschitz derivative lies below the tangent
 # plus ``c/2 |X (v - w)|^2``. That term needs the absent rows. It is replaced by a diagonal bound,
-# ``X' S X <= D`` of :mod:`elasticml.algorithms.cocoa.second_moment_bounds` with p = 1: D is a sum
+# ``X' S X <= D`` of :mod:`elasticml.algorithms.cocoa.bound_statistics` with p = 1: D is a sum
 # over examples, so the absent examples' share is the difference between the whole and the remaining
 # ones.
 

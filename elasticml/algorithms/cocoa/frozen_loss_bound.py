@@ -41,9 +41,9 @@ from typing import Final, Literal
 import numpy as np
 
 from elasticml.algorithms.base import Anchor, Arrays, Outcome
-from elasticml.algorithms.cocoa.second_moment_bounds import packed_quadratic
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
+from elasticml.compiled import kernel
 from elasticml.errors import ConfigError
 from elasticml.ids import ExchangeId, GroupId
 from elasticml.objectives.loss_kernels import MarginLoss
@@ -439,6 +439,19 @@ class FrozenLoss:
         root, off = math.sqrt(weights), self._margin_error(weights, reach)
         slack = self._gamma * root * (math.sqrt(second) + math.sqrt(reach) * step.length)
         return first - slope + float(turned.sum()) + slack + root * off
+
+
+@kernel
+def packed_quadratic(packed: F64, x: F64) -> float:
+    """Return ``x^T M x`` for a packed lower triangle of a symmetric matrix."""
+    total, begin = 0.0, 0
+    for j in range(x.size):
+        inner = 0.0
+        for m in range(j):
+            inner += packed[begin + m] * x[m]
+        total += x[j] * (2.0 * inner + packed[begin + j] * x[j])
+        begin += j + 1
+    return total
 
 
 def _hinge_bin(

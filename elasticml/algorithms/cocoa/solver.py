@@ -515,7 +515,6 @@ class CocoaSolver:
 
     def _row_map(self, work: Work) -> RowMap:
         return RowMap(
-            layout=self._facts.layout,
             n_columns=self._facts.n_columns,
             factor=work.model.get("factor"),
             shift=work.model.get("shift"),

@@ -23,7 +23,7 @@ from elasticml.algorithms.cocoa.frozen_loss_bound import (
     plan_statistics,
     trivial_bound,
 )
-from elasticml.data.chunks.chunk import Layout, binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
@@ -44,7 +44,6 @@ class Case:
     def __init__(self, seed, kind, loss, *, weighted=False, mapped="plain", n=40, scale=1.0):
         rng = np.random.default_rng(seed)
         d = 24 if kind == "sequence" else 7
-        layout = Layout(kind=kind, n_columns=d)
         dense = rng.standard_normal((n, d)) * scale * (rng.random((n, d)) < 0.6)
         letters = rng.integers(0, 2, (n, 4)).astype(np.uint8)
         if kind == "sequence":
@@ -74,7 +73,6 @@ class Case:
         factor = np.exp(rng.standard_normal(d)) if mapped != "plain" else None
         shift = rng.standard_normal(d) if mapped == "shifted" else None
         self.rows = RowMap(
-            layout=layout,
             n_columns=d,
             factor=factor,
             shift=shift,
@@ -216,7 +214,7 @@ def test_the_bound_holds_when_subtraction_cancels_nearly_all_digits(loss, form):
         v0 = rng.standard_normal(5) * 1e-7
         v = v0 + rng.standard_normal(5)
         chunks = [dense_chunk(ID, y[:40], x[:40]), dense_chunk(ID, y[40:], x[40:])]
-        rows = RowMap(layout=chunks[0].layout, n_columns=5)
+        rows = RowMap(n_columns=5)
         plan = plan_of(loss, form, 5)
         kept, lost = plan.zeros(), plan.zeros()
         for chunk, part, out in zip(chunks, (x[:40], x[40:]), (kept, lost), strict=True):
@@ -240,7 +238,7 @@ def test_bins_of_rows_far_from_the_hinge_stay_linear():
     # Deficits 0.5 and -0.5, and a step that moves no row by more than 0.1: nothing is unknown.
     x = np.array([[0.5], [1.5]])
     chunk = dense_chunk(ID, np.ones(2), x)
-    rows = RowMap(layout=chunk.layout, n_columns=1)
+    rows = RowMap(n_columns=1)
     v0, v = np.array([1.0]), np.array([1.05])
     for form in ("matrix", "diagonal", "scalar"):
         plan = plan_of("hinge", form, 1)
