@@ -20,7 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms import scaling
-from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Resume
+from elasticml.algorithms.base import (
+    Arrays,
+    Exchange,
+    Operation,
+    Outcome,
+    Parallel,
+    Resume,
+    Work,
+)
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
@@ -111,42 +119,44 @@ def fix_columns(
     return scaling.standard_columns(columns, mean, variance, is_scaled, is_centred)
 
 
-def ranges(chunks: Sequence[Chunk], facts: DatasetStats, parallel: Parallel) -> Arrays:
-    """Return a member's share of :func:`ranges_exchange`."""
+def operations(
+    facts: DatasetStats, weights_of: Callable[[Chunk], F64 | None] = lambda chunk: None
+) -> dict[str, Operation]:
+    """Return a member's shares of both exchanges, by their names.
 
-    def run(part: Sequence[Chunk]) -> F64:
-        return ranges_of(part, facts)
-
-    found = np.full((3, facts.n_columns), -np.inf)
-    for own in parallel.map(run, runs(chunks, parallel.n_threads)):
-        np.maximum(found, own, out=found)
-    return dict(zip(("largest", "smallest", "other"), found, strict=True))
-
-
-def moments(
-    chunks: Sequence[Chunk],
-    facts: DatasetStats,
-    parallel: Parallel,
-    centre: F64,
-    coefficients: Callable[[Chunk], F64],
-) -> Arrays:
-    """Return a member's share of :func:`moments_exchange`.
-
-    ``coefficients`` returns the weights of a chunk's rows, (n_rows,).
+    ``weights_of`` returns the weights of a chunk's rows, (n_rows,); None if all are one.
     """
 
-    def run(part: Sequence[Chunk]) -> tuple[float, F64, F64]:
-        total, squares = np.zeros(facts.n_columns), np.zeros(facts.n_columns)
-        each = [coefficients(chunk) for chunk in part]
-        add_moments(part, each, facts, centre, total, squares)
-        return float(sum(c.sum() for c in each)), total, squares
+    def ranges(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        def run(part: Sequence[Chunk]) -> F64:
+            return ranges_of(part, facts)
 
-    count, total, squares = 0.0, *np.zeros((2, facts.n_columns))
-    for part_count, part_total, part_squares in parallel.map(run, runs(chunks, parallel.n_threads)):
-        count += part_count
-        total += part_total
-        squares += part_squares
-    return {"count": np.array(count), "total": total, "squares": squares}
+        found = np.full((3, facts.n_columns), -np.inf)
+        for own in parallel.map(run, runs(chunks, parallel.n_threads)):
+            np.maximum(found, own, out=found)
+        return dict(zip(("largest", "smallest", "other"), found, strict=True))
+
+    def moments(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        centre = np.asarray(work.model["centre"], np.float64)
+
+        def coefficients(chunk: Chunk) -> F64:
+            weights = weights_of(chunk) if work.parameters["weighted"] else None
+            return np.ones(chunk.n_rows) if weights is None else weights
+
+        def run(part: Sequence[Chunk]) -> tuple[float, F64, F64]:
+            total, squares = np.zeros(facts.n_columns), np.zeros(facts.n_columns)
+            each = [coefficients(chunk) for chunk in part]
+            add_moments(part, each, facts, centre, total, squares)
+            return float(sum(c.sum() for c in each)), total, squares
+
+        count, total, squares = 0.0, *np.zeros((2, facts.n_columns))
+        for own in parallel.map(run, runs(chunks, parallel.n_threads)):
+            count += own[0]
+            total += own[1]
+            squares += own[2]
+        return {"count": np.array(count), "total": total, "squares": squares}
+
+    return {COLUMN_RANGES: ranges, COLUMN_MOMENTS: moments}
 
 
 def add_moments(

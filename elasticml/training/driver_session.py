@@ -7,8 +7,8 @@ is; this session decides what is recorded.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from elasticml.algorithms.base import Arrays, Model, Scalar
@@ -34,6 +34,7 @@ from elasticml.errors import (
 )
 from elasticml.evaluation.predictor import is_classification
 from elasticml.evaluation.scoring import make_trainer, summary_scores, validation_summary
+from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
 from elasticml.protocol.chunk_ranges import format_chunk_ranges
@@ -49,7 +50,7 @@ from elasticml.training.checkpoint import (
 )
 from elasticml.training.fingerprint import blas_threads, cpu_class, versions
 from elasticml.training.shortfall import shortfall
-from elasticml.training.trainer_runner import TrainerRunner
+from elasticml.training.trainer_runner import TrainerRunner, row_of_model
 
 #: Sizes of columns beyond this ratio slow down solvers that do not scale them.
 SIZE_RATIO_MAX: Final = 1e4
@@ -133,9 +134,8 @@ class DriverSession:
 
         Call it with every event before the event is handled, and with every command.
         """
-        make = _RECORDED.get(type(message)) if self._tells_chunks else None
-        if make is not None and self.state in ("loading", "running"):
-            record = make(message)
+        if self._tells_chunks and self.state in ("loading", "running"):
+            record = _record_of(message)
             if record is not None:
                 self.journal.write(now_s, record)
 
@@ -305,7 +305,9 @@ class DriverSession:
         of its last completed round. ``model_round`` is that of an earlier model.
         """
         model = None if self.training is None else self.training.result()
-        final = machine.rounds.waiting_row() if model is None else final_model(model)
+        final = machine.rounds.waiting_row()
+        if model is not None:
+            final = {"step": None, "stand_ins": 0, **row_of_model(model)}
         if model is None and model_round is not None:
             final = dict.fromkeys(("objective", "objective_kind", "gap", "step"))
         rounds, absent_examples = machine.state.round, machine.state.ledger.absent_rows()
@@ -417,87 +419,39 @@ def has_converged(model: Model, settings: DriverSettings) -> bool:
     )
 
 
-def final_model(model: Model) -> dict[str, Any]:
-    """Return the trainer's columns of the history's last row, for the final model."""
-    return {
-        "objective": model.objective,
-        "objective_kind": None if model.objective is None else "exact",
-        "gap": model.gap,
-        "gap_is_bound": model.gap_is_bound,
-        "step": None,
-        "stand_ins": 0,
-        **model.extra,
-    }
-
-
 def _warm_start_digest(record: JobRecord) -> str | None:
     """Return the digest of the job's initial model, if it has one."""
     arrays = record.initial_model
     return None if arrays is None else as_text(digest_of_arrays(arrays))
 
 
-# Records of chunk locations and of the trainer's input. Only changes are recorded; a steady round
-# has none.
-
-
-def _block_read(event: ev.BlockRead) -> story.BlockRead | None:
-    if not event.chunks:  # a survey
-        return None
-    return story.BlockRead(
-        cause=event.cause,
-        member=str(event.member),
-        block=event.block,
-        digest=event.digest,
-        parsed_bytes=event.parsed_bytes,
-    )
-
-
-def _chunks_loaded(event: ev.ChunksLoaded) -> story.ChunksLoaded:
-    return story.ChunksLoaded(
-        cause=event.cause,
-        member=str(event.member),
-        chunks=format_chunk_ranges(event.chunks),
-        source=None if event.source is None else str(event.source),
-        order=None if event.source is None else event.order,
-        parsed_bytes=event.parsed_bytes,
-    )
-
-
-def _chunks_dropped(event: ev.ChunksDropped) -> story.ChunksDropped:
-    return story.ChunksDropped(
-        cause=event.cause, member=str(event.member), chunks=format_chunk_ranges(event.chunks)
-    )
-
-
-def _chunks_given(order: cmd.GiveChunks) -> story.ChunksGiven:
-    return story.ChunksGiven(
-        cause=order.cause,
-        member=str(order.member),
-        target=str(order.target),
-        order=order.order,
-        chunks=format_chunk_ranges(order.chunks),
-    )
-
-
-def _chunks_owned(order: cmd.Own) -> story.ChunksOwned:
-    return story.ChunksOwned(
-        cause=order.cause, member=str(order.member), chunks=format_chunk_ranges(order.chunks)
-    )
-
-
-def _continued(command: cmd.Continue) -> story.RoundsStopped | story.SettingsTuned | None:
-    if not command.go_on:
-        return story.RoundsStopped(cause=command.cause, reason=command.reason)
-    if not command.tuned:
-        return None
-    return story.SettingsTuned(cause=command.cause, settings=dict(command.tuned))
-
-
-_RECORDED: Final[Mapping[type, Callable[[Any], story.StoryRecord | None]]] = {
-    ev.BlockRead: _block_read,
-    ev.ChunksLoaded: _chunks_loaded,
-    ev.ChunksDropped: _chunks_dropped,
-    cmd.GiveChunks: _chunks_given,
-    cmd.Own: _chunks_owned,
-    cmd.Continue: _continued,
+#: Records of chunk locations and of the trainer's input, by their messages. Only changes are
+#: recorded; a steady round has none.
+_RECORDED: Final[Mapping[type, type[story.StoryRecord]]] = {
+    ev.BlockRead: story.BlockRead,
+    ev.ChunksLoaded: story.ChunksLoaded,
+    ev.ChunksDropped: story.ChunksDropped,
+    cmd.GiveChunks: story.ChunksGiven,
+    cmd.Own: story.ChunksOwned,
 }
+
+
+def _record_of(message: ev.Event | cmd.Command) -> story.StoryRecord | None:
+    """Return the record of a message, with the fields that both have; None for most messages."""
+    if isinstance(message, cmd.Continue):
+        if not message.go_on:
+            return story.RoundsStopped(cause=message.cause, reason=message.reason)
+        if not message.tuned:
+            return None
+        return story.SettingsTuned(cause=message.cause, settings=dict(message.tuned))
+    kind = _RECORDED.get(type(message))
+    if kind is None or (isinstance(message, ev.BlockRead) and not message.chunks):  # a survey
+        return None
+    names = [each.name for each in fields(kind) if hasattr(message, each.name)]
+    values = {name: getattr(message, name) for name in names}
+    if "chunks" in values:
+        values["chunks"] = format_chunk_ranges(values["chunks"])
+    if isinstance(message, ev.ChunksLoaded) and message.source is None:
+        values["order"] = None
+    ids = {name: str(value) for name, value in values.items() if isinstance(value, MemberId)}
+    return kind(**values | ids)

@@ -189,13 +189,7 @@ class TrainerRunner:
             converged=model.converged,
             reason=model.reason,
             objective=model.objective,
-            row={
-                "objective": model.objective,
-                "objective_kind": "exact" if model.objective is not None else None,
-                "gap": model.gap,
-                "gap_is_bound": model.gap_is_bound,
-                **model.extra,
-            },
+            row=row_of_model(model),
         )
 
     def _check_finite(self, arrays: Arrays) -> None:
@@ -267,6 +261,17 @@ class TrainerRunner:
 
 def _new_buffer(nbytes: int) -> Vector:
     return np.empty(nbytes // 8)
+
+
+def row_of_model(model: Model) -> dict[str, Any]:
+    """Return the trainer's columns of the history's last row, for the final model."""
+    return {
+        "objective": model.objective,
+        "objective_kind": None if model.objective is None else "exact",
+        "gap": model.gap,
+        "gap_is_bound": model.gap_is_bound,
+        **model.extra,
+    }
 
 
 def _row(end: RoundEnd) -> dict[str, Any]:

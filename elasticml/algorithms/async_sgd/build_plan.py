@@ -17,8 +17,8 @@ from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.paper import PaperLinear
 from elasticml.algorithms.async_sgd.seeding import answer, start
 from elasticml.algorithms.base import Arrays as Named
-from elasticml.algorithms.base import Exchange, Outcome, Parallel, Work
-from elasticml.algorithms.column_statistics import COLUMN_RANGES, fix_columns, moments, ranges
+from elasticml.algorithms.base import Exchange, Outcome, Parallel, Work, operation_of
+from elasticml.algorithms.column_statistics import fix_columns, operations
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.targets import offset_column, two_class_targets, weight_of_all
 from elasticml.data.chunks.chunk import Chunk
@@ -106,10 +106,7 @@ def _statistics(facts: DatasetStats) -> Callable[[Work, Sequence[Chunk], Paralle
     """Return a function that computes a member's share of the columns' statistics."""
 
     def compute(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
-        if work.operation == COLUMN_RANGES:
-            return ranges(chunks, facts, parallel)
-        centre = np.asarray(work.model["centre"], np.float64)
-        return moments(chunks, facts, parallel, centre, lambda chunk: np.ones(chunk.n_rows))
+        return operation_of(work, operations(facts))(work, chunks, parallel)
 
     return compute
 

@@ -135,8 +135,9 @@ class BatchGradientSolver:
             gradient_exchanges.HESSIAN: self._hessian,
             curvature_probes.SURVEY: self._survey,
             curvature_probes.SKETCH: self._survey,
-            column_statistics.COLUMN_RANGES: self._ranges,
-            column_statistics.COLUMN_MOMENTS: self._moments,
+            **column_statistics.operations(
+                self._facts, lambda chunk: self._caches[chunk.id].weights
+            ),
         }
         return operation_of(work, operations)(work, chunks, parallel)
 
@@ -474,21 +475,6 @@ class BatchGradientSolver:
         else:
             self._multi.times(curvatures, cache.weights, directions)
         return directions
-
-    # --- columns ----------------------------------------------------------------------------
-
-    def _ranges(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        return column_statistics.ranges(chunks, self._facts, parallel)
-
-    def _moments(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        weighted = bool(work.parameters["weighted"])
-
-        def coefficients(chunk: Chunk) -> F64:
-            weights = self._caches[chunk.id].weights
-            return weights if weighted and weights is not None else np.ones(chunk.n_rows)
-
-        centre = np.asarray(work.model["centre"], np.float64)
-        return column_statistics.moments(chunks, self._facts, parallel, centre, coefficients)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,8 +227,7 @@ class CocoaSolver:
             cocoa_exchanges.PASS: self._pass,
             cocoa_exchanges.CERTIFY: self._certify,
             cocoa_exchanges.LARGEST_ROW: self._largest_row,
-            column_statistics.COLUMN_RANGES: self._ranges,
-            column_statistics.COLUMN_MOMENTS: self._moments,
+            **column_statistics.operations(self._facts, lambda chunk: self._held[chunk.id].weights),
         }
         return operation_of(work, operations)(work, chunks, parallel)
 
@@ -534,17 +533,6 @@ class CocoaSolver:
             "rows": np.max([np.zeros(2), *maxima], axis=0),
             "target": np.array(max(targets, default=0.0)),
         }
-
-    def _ranges(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        return column_statistics.ranges(chunks, self._facts, parallel)
-
-    def _moments(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        def coefficients(chunk: Chunk) -> F64:
-            weights = self._held[chunk.id].weights if work.parameters["weighted"] else None
-            return np.ones(chunk.n_rows) if weights is None else weights
-
-        centre = np.asarray(work.model["centre"], np.float64)
-        return column_statistics.moments(chunks, self._facts, parallel, centre, coefficients)
 
 
 def make_solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
