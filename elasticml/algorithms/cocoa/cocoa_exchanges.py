@@ -41,98 +41,10 @@ Column statistics are requested as :mod:`elasticml.algorithms.column_statistics`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Literal
-
-from elasticml.algorithms.base import ON_CUDA, Exchange, Outcome, Scalar
-from elasticml.algorithms.scaling import Columns
-from elasticml.arrays import F64
 
 Fill = Literal["zero", "map"]
 
 PASS: Final = "pass"
 CERTIFY: Final = "certify"
 LARGEST_ROW: Final = "largest_row"
-
-
-def scale_arrays(columns: Columns) -> dict[str, F64]:
-    """Return the arrays that members need to scale rows."""
-    parts = {"factor": columns.factor, "shift": columns.shift}
-    return {name: part for name, part in parts.items() if part is not None}
-
-
-def pass_exchange(v: F64, columns: Columns, parameters: Mapping[str, Scalar]) -> Exchange:
-    """Return the exchange for the members' steps from ``v``."""
-    return Exchange(
-        operation=PASS,
-        model={"v": v, **scale_arrays(columns)},
-        returns={
-            "dv": v.shape,
-            "dual": (),
-            "curvature": (),
-            "visited": (),
-            "partitions": (),
-            "gap": (),
-            "unset": (),
-            "groups": (),
-            "dampings": (),
-            "discarded": (),
-            ON_CUDA: (),
-        },
-        parameters=parameters,
-    )
-
-
-def visit_counts(outcome: Outcome) -> dict[str, float]:
-    """Return a round's counts of visited rows, and of groups where they matter.
-
-    ``on_cuda`` appears if rows were visited on a GPU; ``groups`` if members had several groups;
-    ``discarded`` and ``group_damping``, the groups' mean damping, if passes of groups were undone
-    or damped.
-    """
-    arrays = outcome.arrays
-    counts = {"visited": float(arrays["visited"])}
-    if arrays[ON_CUDA]:
-        counts[ON_CUDA] = float(arrays[ON_CUDA])
-    groups, discarded = float(arrays["groups"]), float(arrays["discarded"])
-    if groups > outcome.members:
-        counts["groups"] = groups
-    if discarded or arrays["dampings"] < groups:
-        counts["discarded"] = discarded
-        counts["group_damping"] = float(arrays["dampings"]) / groups
-    return counts
-
-
-def certify_exchange(
-    sent: F64,
-    columns: Columns,
-    parameters: Mapping[str, Scalar],
-    *,
-    statistics: Mapping[str, tuple[int, ...]],
-) -> Exchange:
-    """Return the exchange for both objectives at a model, and the image of the dual variables."""
-    return Exchange(
-        operation=CERTIFY,
-        model={"sent": sent, **(scale_arrays(columns) if statistics else {})},
-        returns={
-            "primal": (),
-            "dual": (),
-            "image": sent.shape,
-            "weight": (),
-            "unset": (),
-            **statistics,
-        },
-        parameters=parameters,
-        keep=True,
-    )
-
-
-def largest_row_exchange(columns: Columns) -> Exchange:
-    """Return the exchange for upper bounds of all rows and targets."""
-    return Exchange(
-        operation=LARGEST_ROW,
-        model=scale_arrays(columns),
-        returns={"rows": (2,), "target": ()},
-        reduce="max",
-        require="everybody",
-    )

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume, Trainer
+from elasticml.algorithms.base import ON_CUDA, Arrays, Exchange, Outcome, Resume, Trainer
 from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits, plan_statistics
@@ -198,10 +198,22 @@ def _prepare_absence(
     frozens.plan = plan_statistics(loss, columns.n_sent)
     limits = None if resume is None else resume.values["limits"]
     if limits is None:
-        outcome = yield cocoa_exchanges.largest_row_exchange(columns)
+        outcome = yield Exchange(
+            operation=cocoa_exchanges.LARGEST_ROW,
+            model=scale_arrays(columns),
+            returns={"rows": (2,), "target": ()},
+            reduce="max",
+            require="everybody",
+        )
         limits = outcome.arrays
     frozens.limits = RowLimits(rows=np.array(limits["rows"]), target=float(limits["target"]))
     return frozens
+
+
+def scale_arrays(columns: Columns) -> dict[str, F64]:
+    """Return the arrays that members need to scale rows."""
+    parts = {"factor": columns.factor, "shift": columns.shift}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,11 +250,20 @@ class Rows:
         """Send the model, or one near it with a better primal objective."""
         before = None if cocoa.is_stale or _is_near(cocoa) else self.before
         self.sent = smoothed_model(self.settings.terms, self.v, before)
-        return cocoa_exchanges.certify_exchange(
-            self.columns.model(self.sent),
-            self.columns,
-            {"fill": self.first_fill if cocoa.serial == 0 else "map"},
-            statistics=self.frozens.shapes,
+        sent, statistics = self.columns.model(self.sent), self.frozens.shapes
+        return Exchange(
+            operation=cocoa_exchanges.CERTIFY,
+            model={"sent": sent, **(scale_arrays(self.columns) if statistics else {})},
+            returns={
+                "primal": (),
+                "dual": (),
+                "image": sent.shape,
+                "weight": (),
+                "unset": (),
+                **statistics,
+            },
+            parameters={"fill": self.first_fill if cocoa.serial == 0 else "map"},
+            keep=True,
         )
 
     def certified(self, cocoa: Cocoa, outcome: Outcome) -> Certified | None:
@@ -317,10 +338,13 @@ class Rows:
         """Send the model."""
         settings = self.settings
         is_paper = settings.is_paper and settings.given_sigma is None
-        return cocoa_exchanges.pass_exchange(
-            self.v,
-            self.columns,
-            {
+        counts = ("visited", "partitions", "gap", "unset", "groups", "dampings", "discarded")
+        sums = dict.fromkeys(("dual", "curvature", *counts, ON_CUDA), ())
+        return Exchange(
+            operation=cocoa_exchanges.PASS,
+            model={"v": self.v, **scale_arrays(self.columns)},
+            returns={"dv": self.v.shape, **sums},
+            parameters={
                 "sigma": settings.given_sigma or 0.0,
                 "sigma_per_member": settings.gamma if is_paper else 0.0,
                 "weight": self.weight,
@@ -371,8 +395,25 @@ class Rows:
         return self.columns.arrays(self.v if shown is None else shown.v)
 
     def history(self, outcome: Outcome | None, best: Certificate | None) -> dict[str, float]:
-        """Return the counts of a pass."""
-        return {} if outcome is None else cocoa_exchanges.visit_counts(outcome)
+        """Return the counts of a pass: visited rows, and of groups where they matter.
+
+        ``on_cuda`` appears if rows were visited on a GPU; ``groups`` if members had several groups;
+        ``discarded`` and ``group_damping``, the groups' mean damping, if passes of groups were
+        undone or damped.
+        """
+        if outcome is None:
+            return {}
+        arrays = outcome.arrays
+        counts = {"visited": float(arrays["visited"])}
+        if arrays[ON_CUDA]:
+            counts[ON_CUDA] = float(arrays[ON_CUDA])
+        groups, discarded = float(arrays["groups"]), float(arrays["discarded"])
+        if groups > outcome.members:
+            counts["groups"] = groups
+        if discarded or arrays["dampings"] < groups:
+            counts["discarded"] = discarded
+            counts["group_damping"] = float(arrays["dampings"]) / groups
+        return counts
 
     def state(self) -> tuple[dict[str, F64], dict[str, Any]]:
         """Return the model and what was measured of the data; members have the dual variables."""

@@ -201,7 +201,13 @@ def collect_problem(
     DataError
         When the data are not by columns, or a column's squared norm is not finite.
     """
-    outcome = yield primal_exchanges.targets_exchange(facts.n_columns)
+    n = (facts.n_columns,)
+    outcome = yield Exchange(
+        operation=primal_exchanges.TARGETS,
+        model={},
+        returns={"target": n, "root": n, "counts": (3,)},
+        require="everybody",
+    )
     problem = problem_of(settings, outcome.arrays)
     d = int(outcome.arrays["counts"][0])
     if initial and initial["coef"].size != d:
@@ -210,7 +216,13 @@ def collect_problem(
             f"{d}, one for each feature; use a model of the same features",
             key="algorithm.warm_start",
         )
-    outcome = yield primal_exchanges.columns_exchange(d, problem.roots, centred=settings.intercept)
+    outcome = yield Exchange(
+        operation=primal_exchanges.COLUMNS,
+        model=problem.roots,
+        returns={"norms": (d,), "means": (d,)},
+        parameters={"centred": settings.intercept},
+        require="everybody",
+    )
     norms, means = (np.array(outcome.arrays[name]) for name in ("norms", "means"))
     root = problem.roots.get("root")
     weight = facts.n_columns if root is None else float(root @ root)
@@ -317,12 +329,21 @@ class Columns:
         """Send a dual feasible residual, and the last model for chunks without coefficients."""
         self.sent = self.problem.dual_residual(self.z)
         taken, self.taken = self.taken, None
-        return primal_exchanges.certify_exchange(
-            self.sent,
-            self.problem.roots,
-            self.known.coef,
-            {"parts": not waits, "centred": self.settings.intercept},
-            taken=taken,
+        coef, n = self.known.coef, self.sent.shape
+        d = coef.shape
+        return Exchange(
+            operation=primal_exchanges.CERTIFY,
+            model={
+                "residual": self.sent,
+                **self.problem.roots,
+                "coef": coef,
+                **({} if taken is None else {"taken": taken}),
+            },
+            returns={
+                **{"image": n, "coef": d, "slopes": d, "unset": ()},
+                **({} if waits else {"here": d, "former": n}),
+            },
+            parameters={"parts": not waits, "centred": self.settings.intercept},
         )
 
     def certified(self, cocoa: Cocoa, outcome: Outcome) -> Certified:
@@ -354,11 +375,14 @@ class Columns:
         if screens and self.dual is not None and cocoa.best is not None:
             gap = cocoa.best.primal * problem.total - self.dual.scaled
             sphere = {"share": self.dual.share, "radius": radius_of(gap)}
-        return primal_exchanges.pass_exchange(
-            problem.residual(self.z),
-            problem.curvature(self.z),
-            problem.roots,
-            {
+        residual, curvature = problem.residual(self.z), problem.curvature(self.z)
+        curvatures = {} if curvature is None else {"curvature": curvature}
+        counts = dict.fromkeys(("visited", "alive", "partitions", "unset"), ())
+        return Exchange(
+            operation=primal_exchanges.PASS,
+            model={"residual": residual, **curvatures, **problem.roots},
+            returns={"dv": residual.shape, "l1": (2,), "inner": (2,), **counts},
+            parameters={
                 "a1": problem.penalty.a1,
                 "a2": problem.penalty.a2,
                 "smoothness": problem.smoothness,
@@ -408,7 +432,12 @@ class Columns:
             return False
         missing = working_set.missing(features)
         if missing.size:
-            gather = primal_exchanges.gather_exchange(missing, self.z.size)
+            gather = Exchange(
+                operation=primal_exchanges.GATHER,
+                model={"wanted": missing.astype(np.float64)},
+                returns={"columns": (missing.size, self.z.size), "found": missing.shape},
+                is_long=True,
+            )
             arrays = (yield from cocoa.ask(gather)).arrays
             columns, found = (np.asarray(arrays[name]) for name in ("columns", "found"))
             if not working_set.take(missing, columns, found) or cocoa.is_stale:

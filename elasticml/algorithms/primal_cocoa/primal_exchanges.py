@@ -38,96 +38,10 @@ every exchange that centres.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
-
-from elasticml.algorithms.base import Exchange, Scalar
-from elasticml.arrays import F64
 
 TARGETS: Final = "targets"
 COLUMNS: Final = "columns"
 PASS: Final = "pass"
 CERTIFY: Final = "certify"
 GATHER: Final = "gather"
-
-
-def targets_exchange(n: int) -> Exchange:
-    """Return the exchange for the targets and the examples' weights."""
-    return Exchange(
-        operation=TARGETS,
-        model={},
-        returns={"target": (n,), "root": (n,), "counts": (3,)},
-        require="everybody",
-    )
-
-
-def columns_exchange(d: int, root: Mapping[str, F64], *, centred: bool) -> Exchange:
-    """Return the exchange for the columns' norms and means."""
-    return Exchange(
-        operation=COLUMNS,
-        model=root,
-        returns={"norms": (d,), "means": (d,)},
-        parameters={"centred": centred},
-        require="everybody",
-    )
-
-
-def gather_exchange(wanted: NDArray[np.int64], n: int) -> Exchange:
-    """Return the exchange for some columns' values."""
-    return Exchange(
-        operation=GATHER,
-        model={"wanted": wanted.astype(np.float64)},
-        returns={"columns": (wanted.size, n), "found": wanted.shape},
-        is_long=True,
-    )
-
-
-def pass_exchange(
-    residual: F64,
-    curvature: F64 | None,
-    root: Mapping[str, F64],
-    parameters: Mapping[str, Scalar],
-) -> Exchange:
-    """Return the exchange for the members' steps at a residual."""
-    curvatures = {} if curvature is None else {"curvature": curvature}
-    return Exchange(
-        operation=PASS,
-        model={"residual": residual, **curvatures, **root},
-        returns={
-            "dv": residual.shape,
-            "l1": (2,),
-            "inner": (2,),
-            "visited": (),
-            "alive": (),
-            "partitions": (),
-            "unset": (),
-        },
-        parameters=parameters,
-    )
-
-
-def certify_exchange(
-    residual: F64,
-    root: Mapping[str, F64],
-    coef: F64,
-    parameters: Mapping[str, Scalar],
-    *,
-    taken: F64 | None,
-) -> Exchange:
-    """Return the exchange for the model, its predictions, and all columns' slopes."""
-    n, d = residual.shape, coef.shape
-    parts = {"here": d, "former": n} if parameters["parts"] else {}
-    return Exchange(
-        operation=CERTIFY,
-        model={
-            "residual": residual,
-            **root,
-            "coef": coef,
-            **({} if taken is None else {"taken": taken}),
-        },
-        returns={"image": n, "coef": d, "slopes": d, "unset": (), **parts},
-        parameters=parameters,
-    )
