@@ -396,17 +396,15 @@ class DriverSession:
             features=None if facts is None else facts.n_columns,
             members=members,
         )
-        if model_round is not None:
-            summary = replace(summary, model_round=model_round)
         if self.record.validate:
             rows = [dict(row) for row in self.journal.rows]
             n_rows = 0 if facts is None else facts.scored_rows.get("validation", 0)
-            summary = replace(
-                summary, validation=validation_summary(self.record.validate, rows, n_rows)
-            )
+            validation = validation_summary(self.record.validate, rows, n_rows)
+            summary = replace(summary, validation=validation)
         last = self.journal.last_row().columns
         train, test = summary_scores(last, "train"), summary_scores(last, "test")
-        self.summary = replace(summary, train=train, test=test).to_json()
+        summary = replace(summary, model_round=model_round, train=train, test=test)
+        self.summary = summary.to_json()
 
 
 def has_converged(model: Model, settings: DriverSettings) -> bool:

@@ -15,19 +15,10 @@ from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.ngrams import CODES_MAX, first_columns
 from elasticml.ids import ChunkId
 
-#: Columns of the address table.
-KIND: Final = 0
-N_ROWS: Final = 1
-WIDTH: Final = 2
-INDPTR: Final = 3
-INDICES: Final = 4
-VALUES: Final = 5
-TARGETS: Final = 6
-WEIGHTS: Final = 7
-ALPHA: Final = 8
-NORMS: Final = 9
-SKIPS: Final = 10
-OFFSETS: Final = 11
+#: Columns of the address table: kind, numbers of rows and columns, and addresses.
+KIND, N_ROWS, WIDTH, INDPTR, INDICES, VALUES, TARGETS, WEIGHTS, ALPHA, NORMS, SKIPS, OFFSETS = (
+    range(12)
+)
 N_FIELDS: Final = 12
 #: Columns of what :func:`grams_of` returns.
 GRAM_FIELDS: Final = 3 + CODES_MAX

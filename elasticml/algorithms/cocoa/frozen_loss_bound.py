@@ -72,25 +72,20 @@ VECTORS: Final = "bound_vectors"
 #: Second moments: packed lower triangles, or diagonals.
 PRODUCTS: Final = "bound_products"
 
-#: ``sum s_i``.
-WEIGHT: Final = 0
-#: Hinge: ``sum s_i a_i``; smooth losses: the sum of the losses.
-FIRST: Final = 1
-#: ``sum s_i a_i^2``.
-SECOND: Final = 2
-#: ``sum s_i |x_i|^2``, the trace of the second moments.
-TRACE: Final = 3
-#: Upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``; the trace if it is not needed.
-SPECTRAL: Final = 4
-#: ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` in any order of summation.
-REACH: Final = 5
-#: Number of rows.
-ROWS: Final = 6
-#: Number of chunks, in the first bin's row.
-CHUNKS: Final = 7
-#: Sum over chunks of their number of rows to the power :data:`SIZE_POWER`, in the first bin's row:
-#: its root bounds the largest chunk closely from above.
-SIZES: Final = 8
+#: Columns of the sums per bin:
+#:
+#: * ``sum s_i``;
+#: * hinge: ``sum s_i a_i``; smooth losses: the sum of the losses;
+#: * ``sum s_i a_i^2``;
+#: * ``sum s_i |x_i|^2``, the trace of the second moments;
+#: * an upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``; the trace if it is not
+#:   needed;
+#: * ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` in any order of summation;
+#: * the number of rows;
+#: * the number of chunks, in the first bin's row;
+#: * the sum over chunks of their number of rows to the power :data:`SIZE_POWER`, in the first bin's
+#:   row: its root bounds the largest chunk closely from above.
+WEIGHT, FIRST, SECOND, TRACE, SPECTRAL, REACH, ROWS, CHUNKS, SIZES = range(9)
 N_MOMENTS: Final = 9
 SIZE_POWER: Final = 8
 
