@@ -26,7 +26,7 @@ _OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
         "elasticml.algorithms.cocoa.local_pass",
     ),
     "local_sgd": (_TORCH,),
-    "primal_cocoa": ("elasticml.algorithms.primal_cocoa.column_blocks",),
+    "primal_cocoa": ("elasticml.algorithms.cocoa.column_blocks",),
 }
 
 #: Algorithms for which this process was warmed up as a whole, before its members began.

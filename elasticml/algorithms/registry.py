@@ -38,10 +38,10 @@ def _cocoa() -> Algorithm:
 
 
 def _primal_cocoa() -> Algorithm:
-    from elasticml.algorithms.primal_cocoa import columns, solver
+    from elasticml.algorithms.cocoa import column_solver, columns
 
     return Algorithm(
-        name="primal_cocoa", trainer=columns.make_trainer, solver=solver.PrimalCocoaSolver
+        name="primal_cocoa", trainer=columns.make_trainer, solver=column_solver.PrimalCocoaSolver
     )
 
 

@@ -58,7 +58,7 @@ def column_shares(
     for margins in parallel.map(run, runs(chunks, parallel.n_threads)):
         out[1 : 1 + n_rows] += margins
     if size > 1 + n_rows:
-        from elasticml.algorithms.primal_cocoa.solver import targets_of
+        from elasticml.algorithms.cocoa.column_solver import targets_of
 
         constants = targets_of(chunks, n_rows)
         parts = (constants["counts"][2:], constants["target"], constants["root"])

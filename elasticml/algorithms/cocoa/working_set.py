@@ -16,17 +16,17 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse
 
-from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.duality import Dual
-from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
-from elasticml.algorithms.linear.working_sets import FIRST, nearest
-from elasticml.algorithms.primal_cocoa.problem import (
+from elasticml.algorithms.cocoa.column_problem import (
     MarginProblem,
     Problem,
     SquaredProblem,
     inverses,
 )
+from elasticml.algorithms.linear.column_matrix import ColumnMatrix
+from elasticml.algorithms.linear.duality import Dual
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+from elasticml.algorithms.linear.working_sets import FIRST, nearest
 from elasticml.arrays import F64, I64
 
 #: Maximum bytes of gathered columns.

@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.cocoa import sweep_kernels
 from elasticml.algorithms.cocoa.coordinates import Coordinates
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
+from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import FLAT
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.primal_cocoa import sweep_kernels
-from elasticml.algorithms.primal_cocoa.sweep_kernels import WeightedColumns
 from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
@@ -87,7 +87,7 @@ class ColumnBlock:
     """One chunk's columns; its other rows (targets, weights) are never in ``features``."""
 
     chunk: Chunk
-    #: (4,) kind and addresses, see :func:`elasticml.algorithms.primal_cocoa.sweep_kernels.sweep`.
+    #: (4,) kind and addresses, see :func:`elasticml.algorithms.cocoa.sweep_kernels.sweep`.
     place: I64
     #: (m,) rows of the chunk that are columns.
     features: I64

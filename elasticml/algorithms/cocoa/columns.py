@@ -3,7 +3,7 @@
 The driver has the margins of the model. It sends the residual, minus the slope of the loss; members
 return the change of the margins by their steps. Lost coefficients restart from the last
 certificate's model. If several members have the columns of a small model, a round may gather these
-instead, and finish on them; see :mod:`elasticml.algorithms.primal_cocoa.working_set`.
+instead, and finish on them; see :mod:`elasticml.algorithms.cocoa.working_set`.
 
 With ``absent: freeze`` the coefficients of vanished columns keep their values from the last
 certificate. Both objectives stay valid. The absent columns' contribution to ``X w`` is the last
@@ -26,16 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume, Trainer
+from elasticml.algorithms.cocoa import cocoa_exchanges
+from elasticml.algorithms.cocoa.column_problem import MarginProblem, Problem, SquaredProblem
+from elasticml.algorithms.cocoa.column_solver import radius_of
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step
+from elasticml.algorithms.cocoa.working_set import INNER, WorkingSet
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.linear.duality import Dual
-from elasticml.algorithms.primal_cocoa import primal_exchanges
-from elasticml.algorithms.primal_cocoa.problem import MarginProblem, Problem, SquaredProblem
-from elasticml.algorithms.primal_cocoa.solver import radius_of
-from elasticml.algorithms.primal_cocoa.working_set import INNER, WorkingSet
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError
@@ -203,7 +203,7 @@ def collect_problem(
     """
     n = (facts.n_columns,)
     outcome = yield Exchange(
-        operation=primal_exchanges.TARGETS,
+        operation=cocoa_exchanges.TARGETS,
         model={},
         returns={"target": n, "root": n, "counts": (3,)},
         require="everybody",
@@ -217,7 +217,7 @@ def collect_problem(
             key="algorithm.warm_start",
         )
     outcome = yield Exchange(
-        operation=primal_exchanges.COLUMNS,
+        operation=cocoa_exchanges.COLUMNS,
         model=problem.roots,
         returns={"norms": (d,), "means": (d,)},
         parameters={"centred": settings.intercept},
@@ -332,7 +332,7 @@ class Columns:
         coef, n = self.known.coef, self.sent.shape
         d = coef.shape
         return Exchange(
-            operation=primal_exchanges.CERTIFY,
+            operation=cocoa_exchanges.CERTIFY,
             model={
                 "residual": self.sent,
                 **self.problem.roots,
@@ -379,7 +379,7 @@ class Columns:
         curvatures = {} if curvature is None else {"curvature": curvature}
         counts = dict.fromkeys(("visited", "alive", "partitions", "unset"), ())
         return Exchange(
-            operation=primal_exchanges.PASS,
+            operation=cocoa_exchanges.PASS,
             model={"residual": residual, **curvatures, **problem.roots},
             returns={"dv": residual.shape, "l1": (2,), "inner": (2,), **counts},
             parameters={
@@ -433,7 +433,7 @@ class Columns:
         missing = working_set.missing(features)
         if missing.size:
             gather = Exchange(
-                operation=primal_exchanges.GATHER,
+                operation=cocoa_exchanges.GATHER,
                 model={"wanted": missing.astype(np.float64)},
                 returns={"columns": (missing.size, self.z.size), "found": missing.shape},
                 is_long=True,

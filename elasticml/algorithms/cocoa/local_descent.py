@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse
 
+from elasticml.algorithms.cocoa import sweep_kernels
+from elasticml.algorithms.cocoa.column_blocks import ColumnBlock, DiagonalHessian
+from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.primal_cocoa import sweep_kernels
-from elasticml.algorithms.primal_cocoa.column_blocks import ColumnBlock, DiagonalHessian
-from elasticml.algorithms.primal_cocoa.sweep_kernels import WeightedColumns
 from elasticml.arrays import F64, I64
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.ids import ChunkId

@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
-from elasticml.algorithms.cocoa.coordinates import Settling
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
-from elasticml.algorithms.parallel import runs
-from elasticml.algorithms.primal_cocoa import column_blocks, primal_exchanges
-from elasticml.algorithms.primal_cocoa.column_blocks import (
+from elasticml.algorithms.cocoa import cocoa_exchanges, column_blocks
+from elasticml.algorithms.cocoa.column_blocks import (
     ALIVE,
     COEFS,
     MEANS,
@@ -23,7 +20,10 @@ from elasticml.algorithms.primal_cocoa.column_blocks import (
     DiagonalHessian,
     measure,
 )
-from elasticml.algorithms.primal_cocoa.local_descent import LocalDescent
+from elasticml.algorithms.cocoa.coordinates import Settling
+from elasticml.algorithms.cocoa.local_descent import LocalDescent
+from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
+from elasticml.algorithms.parallel import runs
 from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
 from elasticml.data.chunks.chunk import Chunk
@@ -35,7 +35,7 @@ from elasticml.specification.algorithms import PrimalCoCoA, settings_from_sectio
 
 
 class PrimalCocoaSolver:
-    """Computes the exchanges that the module ``primal_exchanges`` describes.
+    """Computes the exchanges that the module ``cocoa_exchanges`` describes.
 
     Coefficients and column constants are in the chunks' state; everything kept here can be rebuilt
     from the chunks.
@@ -62,11 +62,11 @@ class PrimalCocoaSolver:
             blocks[chunk.id] = block
         self._blocks = blocks
         operations: dict[str, Operation] = {
-            primal_exchanges.TARGETS: self._targets,
-            primal_exchanges.COLUMNS: self._columns,
-            primal_exchanges.PASS: self._pass,
-            primal_exchanges.CERTIFY: self._certify,
-            primal_exchanges.GATHER: self._gather,
+            cocoa_exchanges.TARGETS: self._targets,
+            cocoa_exchanges.COLUMNS: self._columns,
+            cocoa_exchanges.PASS: self._pass,
+            cocoa_exchanges.CERTIFY: self._certify,
+            cocoa_exchanges.GATHER: self._gather,
         }
         return operation_of(work, operations)(work, chunks, parallel)
 
@@ -248,7 +248,7 @@ class PrimalCocoaSolver:
 def targets_of(chunks: Sequence[Chunk], n: int) -> dict[str, F64]:
     """Return ``target`` (n,), ``root`` (n,) and ``counts`` (3,) of the chunks of n examples.
 
-    They are zeros where no chunk has them; see ``targets`` in ``primal_exchanges``.
+    They are zeros where no chunk has them; see ``targets`` in ``cocoa_exchanges``.
     """
     vectors = {TARGETS: np.zeros(n), ROOTS: np.zeros(n)}
     counts = np.zeros(3)
