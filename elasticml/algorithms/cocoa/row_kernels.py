@@ -141,55 +141,41 @@ def dense_add(at_values: int, count: int, like: Reals, c: Any, r: Reals) -> None
 
 
 @unchecked_kernel
-def csr_dot(at_indices: int, at_values: int, count: int, like: Reals, r: Reals) -> Any:
-    """Return ``x . r``; four partial sums hide the latency of the additions."""
-    index = pointer(at_indices, _I4)
-    x = pointer(at_values, like)
-    zero = r.dtype.type(0.0)
+def sparse_dot(
+    is_binary: bool, at_indices: int, at_values: int, count: int, like: Reals, r: Reals
+) -> Any:
+    """Return ``x . r``; four partial sums hide the latency of the additions.
+
+    Callers give ``is_binary`` as a constant, so that no loop asks for it.
+    """
+    index, x = pointer(at_indices, _I4), pointer(at_values, like)
+    zero, one = r.dtype.type(0.0), like.dtype.type(1.0)
     s0, s1, s2, s3 = zero, zero, zero, zero
     body = count // 4 * 4
     for j in range(0, body, 4):
-        s0 += x[j] * r[np.uint32(index[j])]
-        s1 += x[j + 1] * r[np.uint32(index[j + 1])]
-        s2 += x[j + 2] * r[np.uint32(index[j + 2])]
-        s3 += x[j + 3] * r[np.uint32(index[j + 3])]
+        s0 += (one if is_binary else x[j]) * r[np.uint32(index[j])]
+        s1 += (one if is_binary else x[j + 1]) * r[np.uint32(index[j + 1])]
+        s2 += (one if is_binary else x[j + 2]) * r[np.uint32(index[j + 2])]
+        s3 += (one if is_binary else x[j + 3]) * r[np.uint32(index[j + 3])]
     for j in range(body, count):
-        s0 += x[j] * r[np.uint32(index[j])]
+        s0 += (one if is_binary else x[j]) * r[np.uint32(index[j])]
     return (s0 + s1) + (s2 + s3)
 
 
 @unchecked_kernel
-def csr_add(at_indices: int, at_values: int, count: int, like: Reals, c: Any, r: Reals) -> None:
+def sparse_add(
+    is_binary: bool,
+    at_indices: int,
+    at_values: int,
+    count: int,
+    like: Reals,
+    c: Any,
+    r: Reals,
+) -> None:
     """Add ``c x`` to ``r``."""
-    index = pointer(at_indices, _I4)
-    x = pointer(at_values, like)
+    index, x = pointer(at_indices, _I4), pointer(at_values, like)
     for j in range(count):
-        r[np.uint32(index[j])] += c * x[j]
-
-
-@unchecked_kernel
-def binary_dot(at_indices: int, count: int, r: Reals) -> Any:
-    """Return the sum of ``r`` over the row's columns."""
-    index = pointer(at_indices, _I4)
-    zero = r.dtype.type(0.0)
-    s0, s1, s2, s3 = zero, zero, zero, zero
-    body = count // 4 * 4
-    for j in range(0, body, 4):
-        s0 += r[np.uint32(index[j])]
-        s1 += r[np.uint32(index[j + 1])]
-        s2 += r[np.uint32(index[j + 2])]
-        s3 += r[np.uint32(index[j + 3])]
-    for j in range(body, count):
-        s0 += r[np.uint32(index[j])]
-    return (s0 + s1) + (s2 + s3)
-
-
-@unchecked_kernel
-def binary_add(at_indices: int, count: int, c: Any, r: Reals) -> None:
-    """Add ``c`` to ``r`` at the row's columns."""
-    index = pointer(at_indices, _I4)
-    for j in range(count):
-        r[np.uint32(index[j])] += c
+        r[np.uint32(index[j])] += c if is_binary else c * x[j]
 
 
 @unchecked_kernel
@@ -229,11 +215,11 @@ def dot(
 ) -> Any:
     """Return ``x . r`` for a row of any kind."""
     if kind == 1:
-        return csr_dot(at_indices, at_values, count, like, r)
+        return sparse_dot(False, at_indices, at_values, count, like, r)
     if kind == 0:
         return dense_dot(at_values, count, like, r)
     if kind == 2:
-        return binary_dot(at_indices, count, r)
+        return sparse_dot(True, at_indices, at_values, count, like, r)
     return sequence_dot(at_values, count, grams, r)
 
 
@@ -250,10 +236,10 @@ def add(
 ) -> None:
     """Add ``c x`` to ``r`` for a row of any kind."""
     if kind == 1:
-        csr_add(at_indices, at_values, count, like, c, r)
+        sparse_add(False, at_indices, at_values, count, like, c, r)
     elif kind == 0:
         dense_add(at_values, count, like, c, r)
     elif kind == 2:
-        binary_add(at_indices, count, c, r)
+        sparse_add(True, at_indices, at_values, count, like, c, r)
     else:
         sequence_add(at_values, count, grams, c, r)
