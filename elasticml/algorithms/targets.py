@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError, DataError, shown
 from elasticml.objectives.links import check_targets
 from elasticml.objectives.losses import Domain
+from elasticml.specification.algorithms import AsyncSGD, BatchGradient, CoCoA, PrimalCoCoA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,33 +57,10 @@ class Targets:
 
 
 ClassWeight = Mapping[float | str, float] | Literal["balanced"] | None
+LinearSettings = BatchGradient | CoCoA | PrimalCoCoA | AsyncSGD
 
 
-class HasTargets(Protocol):
-    """Settings from which targets can be determined: the loss and the class weights."""
-
-    @property
-    def loss(self) -> str:
-        """Name of the loss in a job file."""
-        ...
-
-    @property
-    def terms(self) -> Any:
-        """The loss, see :mod:`elasticml.objectives.losses`."""
-        ...
-
-    @property
-    def is_classification(self) -> bool:
-        """Whether targets are -1 and +1."""
-        ...
-
-    @property
-    def class_weight(self) -> ClassWeight:
-        """The job's class weights."""
-        ...
-
-
-def n_models(settings: HasTargets, facts: DatasetStats) -> int:
+def n_models(settings: LinearSettings, facts: DatasetStats) -> int:
     """Return the number of linear models of a job: one for each of more than two classes, else 1.
 
     Raises
@@ -97,16 +75,7 @@ def n_models(settings: HasTargets, facts: DatasetStats) -> int:
     return 1 if len(classes) == 2 else len(classes)
 
 
-class HasOffset(HasTargets, Protocol):
-    """Settings with an offset."""
-
-    @property
-    def offset(self) -> int | str | None:
-        """Name or number of the offset's column."""
-        ...
-
-
-def offset_column(settings: HasOffset, facts: DatasetStats) -> int | None:
+def offset_column(settings: BatchGradient | CoCoA | AsyncSGD, facts: DatasetStats) -> int | None:
     """Return the number of the offset's column among the encoded ones, or None.
 
     Raises
@@ -145,7 +114,9 @@ def offset_column(settings: HasOffset, facts: DatasetStats) -> int | None:
     raise refused(f"wanted the name of a column: {', '.join(names[:8])}")
 
 
-def targets_for(settings: HasTargets, facts: DatasetStats, number: int | None = None) -> Targets:
+def targets_for(
+    settings: LinearSettings, facts: DatasetStats, number: int | None = None
+) -> Targets:
     """Determine the targets for a data set.
 
     Parameters
@@ -195,7 +166,7 @@ def check_labels(loss: object, facts: DatasetStats, *, is_classification: bool) 
     )
 
 
-def two_class_targets(settings: HasTargets, facts: DatasetStats) -> Targets:
+def two_class_targets(settings: LinearSettings, facts: DatasetStats) -> Targets:
     """Determine the targets for an algorithm that trains one model.
 
     Raises
@@ -214,7 +185,7 @@ def two_class_targets(settings: HasTargets, facts: DatasetStats) -> Targets:
     return targets
 
 
-def _classes_of(settings: HasTargets, facts: DatasetStats) -> tuple[float, ...]:
+def _classes_of(settings: LinearSettings, facts: DatasetStats) -> tuple[float, ...]:
     classes = facts.classes
     if classes is None or len(classes) < 2:
         got = "continuous labels" if classes is None else _listed(classes)

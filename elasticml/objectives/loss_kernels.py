@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -234,32 +234,35 @@ def _minus_conjugates(
         )
 
 
-class SmoothLoss(Protocol):
-    """A convex loss of the margins z of a row and its target y, weighted by s.
+@dataclass(frozen=True, slots=True)
+class MarginLoss:
+    """A loss of one margin a row; targets are -1 or +1 if ``is_classification``, else real.
 
-    Shapes are those of one margin a row. With several classes, arrays of margins, directions and
-    slopes are (classes, n), see :class:`elasticml.objectives.multiclass.MultiLoss`.
+    In classification the dual variables of rows belong to the label-folded margins ``y z``.
     """
 
-    @property
-    def name(self) -> str:
-        """Name in a job file."""
-        ...
+    #: Name in a job file, or the import path of a user's own.
+    name: str
+    terms: losses.Loss
+
+    def __post_init__(self) -> None:
+        record: Any = type(self.terms)
+        make_callable(record)
 
     @property
     def link(self) -> Link:
         """How a margin becomes a prediction."""
-        ...
+        return self.terms.link
 
     @property
     def smoothness(self) -> float:
         """Upper bound of the second derivative: the slope's Lipschitz constant, or infinity."""
-        ...
+        return self.terms.smoothness()
 
     @property
     def is_classification(self) -> bool:
-        """Whether targets are classes: -1 and +1, or numbers from 0."""
-        ...
+        """Whether targets are classes, -1 and +1."""
+        return losses.is_of_classes(self.link)
 
     def value_and_slope(
         self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
@@ -279,74 +282,6 @@ class SmoothLoss(Protocol):
         float
             ``sum_i s_i loss(z_i, y_i)``.
         """
-        ...
-
-    def along(
-        self,
-        margins: F64,
-        directions: F64,
-        targets: F64,
-        weights: F64 | None,
-        steps: F64,
-        values_out: F64,
-        slopes_out: F64,
-    ) -> None:
-        """Add value and slope of the summed loss along a direction, for each step length.
-
-        ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and its derivative with respect to ``t_j``.
-
-        Parameters
-        ----------
-        margins, directions, targets : ndarray (n,)
-        steps, values_out, slopes_out : ndarray (J,)
-        """
-        ...
-
-    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
-        """Write ``s_i loss''(z_i, y_i)`` into ``out`` (n,)."""
-        ...
-
-    def curvature_along(
-        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
-    ) -> float:
-        """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class MarginLoss:
-    """A loss of one margin a row; targets are -1 or +1 if ``is_classification``, else real.
-
-    In classification the dual variables of rows belong to the label-folded margins ``y z``.
-    """
-
-    #: Name in a job file, or the import path of a user's own.
-    name: str
-    terms: losses.Loss
-
-    def __post_init__(self) -> None:
-        make_callable(type(self.terms))
-
-    @property
-    def link(self) -> Link:
-        """See :class:`SmoothLoss`."""
-        link: Link = self.terms.link  # type: ignore[attr-defined]
-        return link
-
-    @property
-    def smoothness(self) -> float:
-        """See :class:`SmoothLoss`."""
-        return self.terms.smoothness()
-
-    @property
-    def is_classification(self) -> bool:
-        """See :class:`SmoothLoss`."""
-        return losses.is_of_classes(self.link)
-
-    def value_and_slope(
-        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
-    ) -> float:
-        """See :class:`SmoothLoss`."""
         s = _NO_WEIGHTS if weights is None else weights
         return float(value_and_slope(self.terms, margins, targets, s, slope_out))
 
@@ -370,19 +305,27 @@ class MarginLoss:
         values_out: F64,
         slopes_out: F64,
     ) -> None:
-        """See :class:`SmoothLoss`."""
+        """Add value and slope of the summed loss along a direction, for each step length.
+
+        ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and its derivative with respect to ``t_j``.
+
+        Parameters
+        ----------
+        margins, directions, targets : ndarray (n,)
+        steps, values_out, slopes_out : ndarray (J,)
+        """
         s = _NO_WEIGHTS if weights is None else weights
         along(self.terms, margins, directions, targets, s, steps, values_out, slopes_out)
 
     def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
-        """See :class:`SmoothLoss`."""
+        """Write ``s_i loss''(z_i, y_i)`` into ``out`` (n,)."""
         s = _NO_WEIGHTS if weights is None else weights
         curvature(self.terms, margins, targets, s, out)
 
     def curvature_along(
         self, margins: F64, directions: F64, targets: F64, weights: F64 | None
     ) -> float:
-        """See :class:`SmoothLoss`."""
+        """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``."""
         s = _NO_WEIGHTS if weights is None else weights
         return float(curvature_along(self.terms, margins, directions, targets, s))
 

@@ -2,7 +2,7 @@
 
 A loss is a ``NamedTuple`` of its parameters. It needs three methods, of the margin ``m`` of a row
 and its target ``y``: ``value``, ``slope`` and ``curvature``, the first two derivatives with respect
-to ``m``. All others have a default in :class:`Defaults`. If the loss classifies, ``m`` is folded
+to ``m``. All others have a default in :class:`Loss`. If the loss classifies, ``m`` is folded
 with the label: ``m = y z`` with ``z = x.w + b`` and ``y`` -1 or +1; in regression ``m = z``.
 
 Dual variables ``a`` belong to the same margins: ``a = -slope(m)`` at the optimum, and
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from elasticml.errors import ConfigError
 
@@ -35,92 +35,6 @@ _STEPS_MAX: Final = 100
 _Record = TypeVar("_Record", bound=type)
 
 
-class Loss(Protocol):
-    """A loss with its parameters. Only the first three methods have no default."""
-
-    def value(self, m: float, y: float) -> float:
-        """Return the loss, at least 0."""
-        ...
-
-    def slope(self, m: float, y: float) -> float:
-        """Return its derivative; at a kink a subgradient."""
-        ...
-
-    def curvature(self, m: float, y: float) -> float:
-        """Return its second derivative."""
-        ...
-
-    def domain(self) -> Domain:
-        """Return which targets a regression may have."""
-        ...
-
-    def fold(self, y: float) -> float:
-        """Return what a margin ``z`` is multiplied by: the label, or 1 in regression."""
-        ...
-
-    def margin(self, a: float, y: float) -> float:
-        """Return a margin with the slope ``-a``; infinity if there is none."""
-        ...
-
-    def minus(self, a: float, y: float) -> float:
-        """Return ``-conj(-a)``; minus infinity outside its domain."""
-        ...
-
-    def clip(self, a: float, y: float) -> float:
-        """Return the closest dual variable in the domain of :meth:`minus`."""
-        ...
-
-    def minus_curvature(self, a: float, b: float) -> float:
-        """Return a lower bound of ``-minus''`` between two dual variables."""
-        ...
-
-    def step(self, a: float, m: float, y: float, q: float) -> float:
-        """Return the ``a'`` that maximises ``minus(a') - (a' - a) m - q/2 (a' - a)^2``.
-
-        ``q >= 0`` is the derivative of the row's margin with respect to its dual variable.
-        """
-        ...
-
-    def short_step(self, a: float, m: float, y: float, q: float) -> float:
-        """Return a cheaper approximation of it."""
-        ...
-
-    def slack(self, a: float, m: float) -> float:
-        """Return how far ``m`` must move before ``a`` leaves its bound; 0 inside."""
-        ...
-
-    def shrinks(self) -> bool:
-        """Whether dual variables rest at bounds."""
-        ...
-
-    def gap(self, a: float, m: float, y: float) -> float:
-        """Return ``value(m) - minus(a) + a m``, at least 0: a row's share of the duality gap."""
-        ...
-
-    def smoothness(self) -> float:
-        """Return an upper bound of the curvature, or infinity."""
-        ...
-
-    def is_smooth(self) -> bool:
-        """Whether the loss has no kink."""
-        ...
-
-    def bound_edges(self) -> tuple[tuple[float, ...], ...]:
-        """Return edges of the bins of absent rows, finest first; none if they have no bound.
-
-        See :mod:`elasticml.algorithms.cocoa.frozen_loss_bound`.
-        """
-        ...
-
-    def bound_key(self, m: Any) -> Any:
-        """Return the key by which rows with margins ``m`` are put into bins."""
-        ...
-
-    def bound_curvature(self, upper: float, radius: float) -> float:
-        """Return half of the largest curvature within ``radius`` of keys up to ``upper``."""
-        ...
-
-
 def exponential(x: float) -> float:
     """Return ``exp(x)`` for ``x <= 0``; kernels have a version that vectorises."""
     return math.exp(x)
@@ -131,17 +45,39 @@ def logarithm(e: float) -> float:
     return math.log1p(e)
 
 
-class Defaults:
-    """What a loss has that does not define it; ``self`` is the loss."""
+class Loss:
+    """A loss with its parameters: three methods that each defines, and the defaults of the others.
+
+    Losses do not inherit from it: :func:`complete` gives them the defaults.
+    """
 
     link: Link = "identity"
 
-    def domain(self: Loss) -> Domain:
-        """Return any."""
+    def value(self, m: float, y: float) -> float:
+        """Return the loss, at least 0."""
+        raise NotImplementedError
+
+    def slope(self, m: float, y: float) -> float:
+        """Return its derivative; at a kink a subgradient."""
+        raise NotImplementedError
+
+    def curvature(self, m: float, y: float) -> float:
+        """Return its second derivative."""
+        raise NotImplementedError
+
+    def fold(self, y: float) -> float:
+        """Return what a margin ``z`` is multiplied by: the label, or 1 in regression."""
+        return 1.0
+
+    def domain(self) -> Domain:
+        """Return which targets a regression may have."""
         return "any"
 
-    def margin(self: Loss, a: float, y: float) -> float:
-        """Find it by Newton's method in a bracket, which grows from the target."""
+    def margin(self, a: float, y: float) -> float:
+        """Return a margin with the slope ``-a``; infinity if there is none.
+
+        By default by Newton's method in a bracket, which grows from the target.
+        """
         near, width = y, 1.0
         sign = -1.0 if self.slope(near, y) + a > 0.0 else 1.0
         far = near
@@ -168,21 +104,35 @@ class Defaults:
             z, last = z + step, abs(step)
         return z
 
-    def minus(self: Loss, a: float, y: float) -> float:
-        """Evaluate ``loss(m) + a m`` at its minimum."""
+    def minus(self, a: float, y: float) -> float:
+        """Return ``-conj(-a)``; minus infinity outside its domain.
+
+        By default ``loss(m) + a m`` at its minimum.
+        """
         z = self.margin(a, y)
         return self.value(z, y) + a * z if abs(z) < math.inf else -math.inf
 
-    def clip(self: Loss, a: float, y: float) -> float:
-        """Clip to the slopes at margins of 1e150."""
+    def clip(self, a: float, y: float) -> float:
+        """Return the closest dual variable in the domain of :meth:`minus`.
+
+        By default it is clipped to the slopes at margins of 1e150.
+        """
         return min(max(a, -self.slope(1e150, y)), -self.slope(-1e150, y))
 
-    def minus_curvature(self: Loss, a: float, b: float) -> float:
-        """Return 1 over the smoothness."""
+    def minus_curvature(self, a: float, b: float) -> float:
+        """Return a lower bound of ``-minus''`` between two dual variables.
+
+        By default 1 over the smoothness.
+        """
         return 1.0 / self.smoothness()
 
-    def step(self: Loss, a: float, m: float, y: float, q: float) -> float:
-        """Find the margin after the step: the root of ``z + q slope(z) = m - q a``."""
+    def step(self, a: float, m: float, y: float, q: float) -> float:
+        """Return the ``a'`` that maximises ``minus(a') - (a' - a) m - q/2 (a' - a)^2``.
+
+        ``q >= 0`` is the derivative of the row's margin with respect to its dual variable.
+
+        By default from the root of ``z + q slope(z) = m - q a``, the margin after the step.
+        """
         goal, z, last = m - q * a, m, math.inf
         excess = z + q * self.slope(z, y) - goal
         # The function grows at least as fast as z does.
@@ -201,49 +151,65 @@ class Defaults:
                 low = z
         return -self.slope(z, y)
 
-    def short_step(self: Loss, a: float, m: float, y: float, q: float) -> float:
-        """Return the step itself."""
+    def short_step(self, a: float, m: float, y: float, q: float) -> float:
+        """Return a cheaper approximation of it.
+
+        By default the step itself.
+        """
         return self.step(a, m, y, q)
 
-    def slack(self: Loss, a: float, m: float) -> float:
-        """Return 0: a row is never skipped."""
+    def slack(self, a: float, m: float) -> float:
+        """Return how far ``m`` must move before ``a`` leaves its bound; 0 inside.
+
+        By default 0: a row is never skipped.
+        """
         return 0.0
 
-    def shrinks(self: Loss) -> bool:
-        """Return False."""
+    def shrinks(self) -> bool:
+        """Whether dual variables rest at bounds."""
         return False
 
-    def gap(self: Loss, a: float, m: float, y: float) -> float:
-        """Return it by its definition."""
+    def gap(self, a: float, m: float, y: float) -> float:
+        """Return ``value(m) - minus(a) + a m``, at least 0: a row's share of the duality gap."""
         return self.value(m, y) - self.minus(a, y) + a * m
 
-    def smoothness(self: Loss) -> float:
-        """Return infinity."""
+    def smoothness(self) -> float:
+        """Return an upper bound of the curvature, or infinity.
+
+        By default infinity.
+        """
         return math.inf
 
-    def is_smooth(self: Loss) -> bool:
-        """Return True."""
+    def is_smooth(self) -> bool:
+        """Whether the loss has no kink."""
         return True
 
-    def bound_edges(self: Loss) -> tuple[tuple[float, ...], ...]:
-        """Put all rows into one bin, if the curvature is limited."""
+    def bound_edges(self) -> tuple[tuple[float, ...], ...]:
+        """Return edges of the bins of absent rows, finest first; none if they have no bound.
+
+        See :mod:`elasticml.algorithms.cocoa.frozen_loss_bound`.
+
+        By default all rows are in one bin, if the curvature is limited.
+        """
         return ((),) if self.smoothness() <= 2.0 else ()
 
-    def bound_key(self: Loss, m: Any) -> Any:
-        """Return the margin."""
+    def bound_key(self, m: Any) -> Any:
+        """Return the key by which rows with margins ``m`` are put into bins.
+
+        By default the margin.
+        """
         return m
 
-    def bound_curvature(self: Loss, upper: float, radius: float) -> float:
-        """Return half of the smoothness."""
+    def bound_curvature(self, upper: float, radius: float) -> float:
+        """Return half of the largest curvature within ``radius`` of keys up to ``upper``.
+
+        By default half of the smoothness.
+        """
         return 0.5 * self.smoothness()
 
 
 def _label(self: Loss, y: float) -> float:
     return y
-
-
-def _one(self: Loss, y: float) -> float:
-    return 1.0
 
 
 def complete(record: type) -> type:
@@ -262,12 +228,12 @@ def complete(record: type) -> type:
             f"loss: wanted a NamedTuple with the methods value, slope and curvature of a margin "
             f"and a target, and {getattr(record, '__name__', record)!s} is not that: {what}"
         )
-    for name, default in vars(Defaults).items():
-        if not name.startswith("_") and not hasattr(record, name):
+    defaults: dict[str, Any] = {n: d for n, d in vars(Loss).items() if not n.startswith("_")}
+    if is_of_classes(getattr(record, "link", Loss.link)):
+        defaults["fold"] = _label
+    for name, default in defaults.items():
+        if not hasattr(record, name):
             setattr(record, name, default)
-    if "fold" not in vars(record):
-        folds = is_of_classes(cast(Any, record).link)
-        setattr(record, "fold", _label if folds else _one)  # noqa: B010
     return record
 
 

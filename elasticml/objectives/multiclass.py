@@ -8,46 +8,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from elasticml.arrays import F64
 from elasticml.compiled import inlined_kernel, kernel
-from elasticml.objectives.loss_kernels import MarginLoss, SmoothLoss
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.losses import Link
 
 _NO_WEIGHTS: Final = np.empty(0)
 
 
-class MultiLoss(SmoothLoss, Protocol):
-    """A convex loss of the margins z_i (classes,) of each row and its class number, from 0.
-
-    ``slope_out`` gets ``s_i grad loss(z_i, y_i)``, ``curvature_along`` is the sum of
-    ``s_i u_i' H_i u_i`` with the Hessians H_i, and ``smoothness`` bounds their eigenvalues.
-    ``curvature`` writes what :meth:`times` and :meth:`diagonal` need of them, (classes, n).
-    """
-
-    def times(self, curvatures: F64, weights: F64 | None, directions: F64) -> None:
-        """Replace ``directions`` u_i (classes, n) by ``s_i H_i u_i``."""
-        ...
-
-    def diagonal(self, curvatures: F64, weights: F64 | None) -> F64:
-        """Return the diagonals of ``s_i H_i``; new, (classes, n)."""
-        ...
-
-    def pairs(self, classes: int) -> list[tuple[int, int]]:
-        """Return the entries (k, j), j up to k, of the H_i that are not zero in all rows."""
-        ...
-
-    def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
-        """Return entry (k, j) of ``s_i H_i``, which has one sign in all rows; (n,)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """``log sum_k exp z_k - z_y``: multinomial logistic regression."""
+    """``log sum_k exp z_k - z_y``: multinomial logistic regression.
+
+    Its methods are those of :class:`elasticml.objectives.loss_kernels.MarginLoss` for the margins
+    z_i (classes,) of each row and its class number, from 0. With the Hessians H_i,
+    ``curvature_along`` is the sum of ``s_i u_i' H_i u_i``, and ``smoothness`` bounds their
+    eigenvalues. ``curvature`` writes what :meth:`times` and :meth:`diagonal` need of them.
+    """
 
     name: str = "logistic"
     #: ``diag(p) - p p'`` has eigenvalues of at most 1/2.
@@ -58,7 +39,7 @@ class Softmax:
     def value_and_slope(
         self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
     ) -> float:
-        """See :class:`MultiLoss`."""
+        """Write ``s_i grad loss(z_i, y_i)``; return the sum of losses."""
         return float(_softmax_value(margins, targets, _given(weights), slope_out))
 
     def along(
@@ -71,14 +52,14 @@ class Softmax:
         values_out: F64,
         slopes_out: F64,
     ) -> None:
-        """See :class:`MultiLoss`."""
+        """Add values and slopes along a direction."""
         s = _given(weights)
         _softmax_along(margins, directions, targets, s, steps, values_out, slopes_out)
 
     def curvature_along(
         self, margins: F64, directions: F64, targets: F64, weights: F64 | None
     ) -> float:
-        """See :class:`MultiLoss`."""
+        """Return the curvature along a direction."""
         return float(_softmax_curvature_along(margins, directions, _given(weights)))
 
     def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
@@ -86,20 +67,20 @@ class Softmax:
         _probabilities(margins, out)
 
     def times(self, curvatures: F64, weights: F64 | None, directions: F64) -> None:
-        """See :class:`MultiLoss`."""
+        """Replace ``directions`` u_i (classes, n) by ``s_i H_i u_i``."""
         _softmax_times(curvatures, _given(weights), directions)
 
     def diagonal(self, curvatures: F64, weights: F64 | None) -> F64:
-        """See :class:`MultiLoss`."""
+        """Return the diagonals of ``s_i H_i``; new, (classes, n)."""
         each: F64 = curvatures * (1.0 - curvatures)
         return each if weights is None else each * weights
 
     def pairs(self, classes: int) -> list[tuple[int, int]]:
-        """See :class:`MultiLoss`."""
+        """Return the entries (k, j), j up to k, of the H_i that are not zero in all rows."""
         return [(k, j) for k in range(classes) for j in range(k + 1)]
 
     def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
-        """See :class:`MultiLoss`."""
+        """Return entry (k, j) of ``s_i H_i``, which has one sign in all rows; (n,)."""
         of_one: F64 = curvatures[k] * (float(k == j) - curvatures[j])
         return of_one if weights is None else of_one * weights
 
@@ -109,31 +90,27 @@ class OneAgainstRest:
     """The sum over classes of a loss of two classes: of the class, +1, and all others, -1."""
 
     loss: MarginLoss
+    is_classification: bool = True
 
     @property
     def name(self) -> str:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         return self.loss.name
 
     @property
     def link(self) -> Link:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         return self.loss.link
 
     @property
     def smoothness(self) -> float:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         return self.loss.smoothness
-
-    @property
-    def is_classification(self) -> bool:
-        """See :class:`MultiLoss`."""
-        return True
 
     def value_and_slope(
         self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
     ) -> float:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         return math.fsum(
             self.loss.value_and_slope(z, signs(targets, k), weights, slope_out[k])
             for k, z in enumerate(margins)
@@ -149,14 +126,14 @@ class OneAgainstRest:
         values_out: F64,
         slopes_out: F64,
     ) -> None:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         for k, (z, u) in enumerate(zip(margins, directions, strict=True)):
             self.loss.along(z, u, signs(targets, k), weights, steps, values_out, slopes_out)
 
     def curvature_along(
         self, margins: F64, directions: F64, targets: F64, weights: F64 | None
     ) -> float:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         return math.fsum(
             self.loss.curvature_along(z, u, signs(targets, k), weights)
             for k, (z, u) in enumerate(zip(margins, directions, strict=True))
@@ -168,21 +145,25 @@ class OneAgainstRest:
             self.loss.curvature(z, signs(targets, k), weights, out[k])
 
     def times(self, curvatures: F64, weights: F64 | None, directions: F64) -> None:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         directions *= curvatures
 
     def diagonal(self, curvatures: F64, weights: F64 | None) -> F64:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         return curvatures
 
     def pairs(self, classes: int) -> list[tuple[int, int]]:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         return [(k, k) for k in range(classes)]
 
     def entry(self, curvatures: F64, weights: F64 | None, k: int, j: int) -> F64:
-        """See :class:`MultiLoss`."""
+        """See :class:`Softmax`."""
         of_one: F64 = curvatures[k]
         return of_one
+
+
+#: A loss of several classes.
+MultiLoss = Softmax | OneAgainstRest
 
 
 def multiclass_loss(loss: MarginLoss) -> MultiLoss:

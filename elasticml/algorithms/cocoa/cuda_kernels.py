@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numba import cuda, float64
 
-from elasticml.objectives.losses import Defaults
+from elasticml.objectives.losses import Loss
 
 #: Maximum threads of a block, a power of two.
 THREADS_MAX: Final = 256
@@ -98,7 +98,7 @@ def _taken_for(loss: Any) -> Any:
 
     Its steps must call no other methods. The logistic loss takes one Newton step.
     """
-    has_short = loss.short_step is not Defaults.short_step
+    has_short = loss.short_step is not Loss.short_step
     step = _on_device(loss.short_step if has_short else loss.step)
     minus = _on_device(loss.minus)
 

@@ -445,7 +445,8 @@ class CudaSolver:
         rows.before.copy_to_device(rows.alpha)
         model.before.copy_to_device(model.r)
         sums = cuda.to_device(cuda_kernels.empty_sums())
-        cuda_kernels.ascend_for(type(self._loss.terms))[grid](
+        record: Any = type(self._loss.terms)
+        cuda_kernels.ascend_for(record)[grid](
             cuda.to_device(order),
             rows.indptr,
             rows.indices,
