@@ -14,7 +14,7 @@ from elasticml.algorithms.async_sgd.base import Arrays
 from elasticml.algorithms.async_sgd.linear import Linear, summable
 from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.loop_config import make_loop
-from elasticml.algorithms.async_sgd.paper import PaperLinear
+from elasticml.algorithms.async_sgd.paper import Paper
 from elasticml.algorithms.async_sgd.seeding import answer, start
 from elasticml.algorithms.base import Arrays as Named
 from elasticml.algorithms.base import Exchange, Outcome, Parallel, Work, operation_of
@@ -42,8 +42,8 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     def result(state: Arrays) -> Mapping[str, Any]:
         if read.problem == "kmeans":
             return {name: state[name] for name in ("centres", "counts") if name in state}
-        assert isinstance(problem, Linear | PaperLinear)
-        own = problem.linear if isinstance(problem, PaperLinear) else problem
+        own = problem.problem if isinstance(problem, Paper) else problem
+        assert isinstance(own, Linear)
         return own.columns_of(state).arrays(state.get("average", state["coef"]).copy())
 
     def polish(mean: Arrays) -> Start:

@@ -9,7 +9,7 @@ from elasticml.algorithms.async_sgd.base import BatchController, LoopConfig, Loo
 from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
-from elasticml.algorithms.async_sgd.paper import PAPER_LOOP, as_printed
+from elasticml.algorithms.async_sgd.paper import PAPER_LOOP, RATE, Paper
 from elasticml.algorithms.column_statistics import scales
 from elasticml.algorithms.targets import offset_column, two_class_targets
 from elasticml.data.source import DatasetStats
@@ -49,7 +49,9 @@ def make_problem(settings: AsyncSGD, facts: DatasetStats) -> Problem:
     else:
         assert settings.k is not None
         problem = KMeans(clusters=settings.k, columns=facts.n_columns, share=settings.share)
-    return as_printed(problem, settings.rate) if settings.mode == "paper" else problem
+    if settings.mode != "paper":
+        return problem
+    return Paper(problem=problem, rate=RATE if settings.rate is None else settings.rate)
 
 
 def first_batch(settings: AsyncSGD) -> int:

@@ -11,7 +11,7 @@ from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed
 from elasticml.algorithms.async_sgd.build_plan import plan
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.loop_config import make_loop
-from elasticml.algorithms.async_sgd.paper import PaperKMeans
+from elasticml.algorithms.async_sgd.paper import Paper
 from elasticml.algorithms.async_sgd.seeding import run_locally
 from elasticml.data.chunks.body import Layout
 from elasticml.data.dataset_stats import DatasetStats
@@ -44,7 +44,7 @@ def test_the_default_is_a_fixed_batch_and_one_slot_for_the_newest_state():
 
 def test_the_papers_controller_keeps_a_deep_queue_and_moves_by_a_twentieth():
     loop = loop_of("kmeans", k=4, mode="paper", batch="adaptive")
-    assert loop.problem == PaperKMeans(clusters=4, columns=7, rate=0.05)
+    assert loop.problem == Paper(problem=KMeans(clusters=4, columns=7), rate=0.05)
     assert (loop.queue, loop.newest) == (16, False)
     assert isinstance(loop.controller(), AdaptiveB)
     assert loop.controller() is not loop.controller()

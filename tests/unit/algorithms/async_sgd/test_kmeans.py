@@ -7,7 +7,7 @@ import pytest
 
 from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.kmeans import KMeans
-from elasticml.algorithms.async_sgd.paper import PaperKMeans, parzen_accepts
+from elasticml.algorithms.async_sgd.paper import Paper, parzen_accepts
 from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
@@ -28,7 +28,7 @@ def drawn(seed, n=400, d=3, k=5):
     return rng.standard_normal((n, d)), rng.standard_normal((k, d))
 
 
-PROBLEMS = (KMeans(clusters=5, columns=3), PaperKMeans(clusters=5, columns=3))
+PROBLEMS = (KMeans(clusters=5, columns=3), Paper(problem=KMeans(clusters=5, columns=3)))
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_a_first_step_goes_to_the_means_of_the_nearest_rows():
 
 
 def test_a_literal_step_is_n_single_steps_to_the_mean_of_n_rows():
-    problem = PaperKMeans(clusters=2, columns=1, rate=0.1)
+    problem = Paper(problem=KMeans(clusters=2, columns=1), rate=0.1)
     state = problem.begin({"centres": [[0.0], [100.0]]})
     problem.step(state, batch_of([[1.0], [2.0], [6.0]]))
     w = 0.0
@@ -70,7 +70,7 @@ def test_the_parzen_window_by_hand():
 
 def test_two_messages_are_each_compared_and_merged_with_the_state_before_the_step():
     """Equations (3) and (4), with half the rate: w - eps ([w - (w + w_j)/2] + Delta)."""
-    problem = PaperKMeans(clusters=2, columns=1, rate=0.5)
+    problem = Paper(problem=KMeans(clusters=2, columns=1), rate=0.5)
     ends = []
     for peers in ([8.0, 6.0], [6.0, 8.0]):
         state = problem.begin({"centres": [[0.0], [100.0]]})
@@ -82,7 +82,7 @@ def test_two_messages_are_each_compared_and_merged_with_the_state_before_the_ste
 
 
 def test_a_part_of_a_state_is_compared_and_merged_on_its_rows_only():
-    problem = PaperKMeans(clusters=3, columns=1, rate=0.5)
+    problem = Paper(problem=KMeans(clusters=3, columns=1), rate=0.5)
     state = problem.begin({"centres": [[0.0], [100.0], [200.0]]})
     problem.step(state, batch_of([[4.0], [90.0]]))
     before = state["centres"].copy()

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.linear import Linear, summable
-from elasticml.algorithms.async_sgd.paper import PaperLinear
+from elasticml.algorithms.async_sgd.paper import Paper
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.targets import Targets
 from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk
@@ -26,7 +26,7 @@ def problem_of(loss="logistic", d=6, **given):
 
 
 def as_printed(*args, rate, **given):
-    return PaperLinear(linear=problem_of(*args, **given), rate=rate)
+    return Paper(problem=problem_of(*args, **given), rate=rate)
 
 
 def rows_of(kind, n=40, d=6, weighted=False):
