@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from copy import copy
 from functools import partial
 from inspect import signature
+from numbers import Integral, Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -111,6 +113,18 @@ class ElasticEstimator(BaseEstimator):
     address of its scheduler instead.
     """
 
+    #: What scikit-learn checks of parameters, by their names, also those of other estimators.
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "fit_intercept": ["boolean"],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [None, Integral],
+        "positive": ["boolean"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+    }
     #: Parameters that scikit-learn's estimator has, and that have no meaning here.
     _without_meaning: ClassVar[tuple[str, ...]] = ()
     #: What scikit-learn checks of the rows to predict.
@@ -138,6 +152,12 @@ class ElasticEstimator(BaseEstimator):
         state: dict[str, Any] = super().__getstate__()
         scheduler = getattr(state.get("client"), "scheduler", None)
         return state if scheduler is None else {**state, "client": scheduler.address}
+
+    def __dask_tokenize__(self) -> Any:
+        """Return what Dask tells models apart by: of a dataclass, it would see parameters alone."""
+        from dask.base import normalize_token
+
+        return normalize_token((type(self).__qualname__, self.__getstate__()))
 
     def _validate_params(self) -> None:
         """Validate the parameters, and warn of those that have no meaning here."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral, Real
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils._param_validation import Interval
 
 from elasticml.arrays import F64
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
 
 
+@dataclass(eq=False, repr=False)
 class ElasticNet(LinearRegressor):
     """Fit a linear regression with an L1 and an L2 penalty, and certify how good the fit is.
 
@@ -70,15 +70,6 @@ class ElasticNet(LinearRegressor):
     """
 
     _without_meaning = ("precompute", "copy_X", "selection")
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
-        "fit_intercept": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-        "positive": ["boolean"],
-    }
     _rules: ClassVar[dict[str, Any]] = {
         "accept_sparse": "csc",
         "dtype": [np.float64, np.float32],
@@ -86,34 +77,19 @@ class ElasticNet(LinearRegressor):
         "y_numeric": True,
     }
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        positive: bool = False,
-        client: Any = None,
-        precompute: Any = False,
-        copy_X: bool = True,
-        random_state: Any = None,
-        selection: str = "cyclic",
-    ) -> None:
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.positive = positive
-        self.client = client
-        self.precompute = precompute
-        self.copy_X = copy_X
-        self.random_state = random_state
-        self.selection = selection
+    alpha: float = 1.0
+    _: KW_ONLY
+    l1_ratio: float = 0.5
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    tol: float = 1e-4
+    warm_start: bool = False
+    positive: bool = False
+    client: Any = None
+    precompute: Any = False
+    copy_X: bool = True
+    random_state: Any = None
+    selection: str = "cyclic"
 
     def _only_here(self, rows: ArrayRows | DaskRows) -> str | None:
         if self.alpha > 0.0:
@@ -162,6 +138,7 @@ class ElasticNet(LinearRegressor):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class Lasso(ElasticNet):
     """Linear regression with an L1 penalty: :class:`ElasticNet` with ``l1_ratio`` 1.
 
@@ -178,36 +155,4 @@ class Lasso(ElasticNet):
     array([0.9, 0. , 0. , 0. , 0. ])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        name: rule for name, rule in ElasticNet._parameter_constraints.items() if name != "l1_ratio"
-    }
-
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        positive: bool = False,
-        client: Any = None,
-        precompute: Any = False,
-        copy_X: bool = True,
-        random_state: Any = None,
-        selection: str = "cyclic",
-    ) -> None:
-        super().__init__(
-            alpha,
-            l1_ratio=1.0,
-            fit_intercept=fit_intercept,
-            max_iter=max_iter,
-            tol=tol,
-            warm_start=warm_start,
-            positive=positive,
-            client=client,
-            precompute=precompute,
-            copy_X=copy_X,
-            random_state=random_state,
-            selection=selection,
-        )
+    l1_ratio: float = field(default=1.0, init=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from numbers import Integral, Real
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -53,6 +54,7 @@ _STARTS: Final[dict[str, How]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, ElasticEstimator):
     """Find clusters with K-Means, in this process or on a Dask cluster.
 
@@ -121,44 +123,25 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         "order": "C",
     }
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **ElasticEstimator._parameter_constraints,
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions(set(_STARTS)), "array-like"],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
 
-    cluster_centers_: NDArray[Any]
-    counts_: NDArray[np.float64]
-    labels_: Any
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        init: Literal["k-means++", "k-means||", "random"] | ArrayLike = "k-means++",
-        max_iter: int = 300,
-        tol: float = 1e-4,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        client: Any = None,
-        n_init: Any = "auto",
-        verbose: int = 0,
-        copy_x: bool = True,
-        algorithm: str = "lloyd",
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.client = client
-        self.n_init = n_init
-        self.verbose = verbose
-        self.copy_x = copy_x
-        self.algorithm = algorithm
+    n_clusters: int = 8
+    _: KW_ONLY
+    init: Literal["k-means++", "k-means||", "random"] | ArrayLike = "k-means++"
+    max_iter: int = 300
+    tol: float = 1e-4
+    n_jobs: int | None = None
+    random_state: Any = None
+    client: Any = None
+    n_init: Any = "auto"
+    verbose: int = 0
+    copy_x: bool = True
+    algorithm: str = "lloyd"
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> KMeans:
         """Find centres.

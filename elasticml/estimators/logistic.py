@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval
 
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
@@ -70,6 +71,7 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
     return bool(C * mean * square <= (DESCENT_STRENGTH_MAX if is_few else STRENGTH_MAX))
 
 
+@dataclass(eq=False, repr=False)
 class LogisticRegression(LinearClassifier):
     """Fit a binary or multinomial logistic regression, and certify how good the fit is.
 
@@ -136,48 +138,26 @@ class LogisticRegression(LinearClassifier):
     _loss = "logistic"
     _without_meaning = ("dual", "intercept_scaling", "solver", "verbose")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearClassifier._parameter_constraints,
         "C": [Interval(Real, 0.0, None, closed="right")],
-        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
         "tol": [Interval(Real, 0.0, None, closed="neither")],
-        "fit_intercept": ["boolean"],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "warm_start": ["boolean"],
-        "n_jobs": [None, Integral],
     }
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        l1_ratio: float = 0.0,
-        tol: float = 1e-4,
-        fit_intercept: bool = True,
-        class_weight: Any = None,
-        max_iter: int = 100,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        client: Any = None,
-        dual: bool = False,
-        intercept_scaling: float = 1.0,
-        random_state: Any = None,
-        solver: str = "lbfgs",
-        verbose: int = 0,
-    ) -> None:
-        self.C = C
-        self.l1_ratio = l1_ratio
-        self.tol = tol
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.client = client
-        self.dual = dual
-        self.intercept_scaling = intercept_scaling
-        self.random_state = random_state
-        self.solver = solver
-        self.verbose = verbose
+    _: KW_ONLY
+    C: float = 1.0
+    l1_ratio: float = 0.0
+    tol: float = 1e-4
+    fit_intercept: bool = True
+    class_weight: Any = None
+    max_iter: int = 100
+    warm_start: bool = False
+    n_jobs: int | None = None
+    client: Any = None
+    dual: bool = False
+    intercept_scaling: float = 1.0
+    random_state: Any = None
+    solver: str = "lbfgs"
+    verbose: int = 0
 
     def _rules_of_rows(self) -> dict[str, Any]:
         # Newton steps need float64; dual coordinate ascent also works on float32.

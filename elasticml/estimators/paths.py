@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Final
 
@@ -27,12 +27,9 @@ from elasticml.runtime.executors import parallel
 
 #: Constraints on the parameters of a path.
 _PATH_RULES: Final[dict[str, list[Any]]] = {
-    "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+    **LinearRegressor._parameter_constraints,
     "eps": [Interval(Real, 0, None, closed="neither")],
     "alphas": [Interval(Integral, 1, None, closed="left"), "array-like"],
-    "max_iter": [Interval(Integral, 1, None, closed="left")],
-    "tol": [Interval(Real, 0, None, closed="left")],
-    "positive": ["boolean"],
 }
 
 
@@ -189,6 +186,7 @@ def path_on(
     return fits
 
 
+@dataclass(eq=False, repr=False)
 class ElasticNetCV(LinearRegressor):
     """The elastic net with the penalty chosen by cross-validation along paths.
 
@@ -229,9 +227,7 @@ class ElasticNetCV(LinearRegressor):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_PATH_RULES,
         "l1_ratio": [*_PATH_RULES["l1_ratio"], "array-like"],
-        "fit_intercept": ["boolean"],
         "cv": ["cv_object"],
-        "n_jobs": [Integral, None],
     }
     _rules: ClassVar[dict[str, Any]] = {
         "accept_sparse": "csr",
@@ -239,38 +235,21 @@ class ElasticNetCV(LinearRegressor):
         "y_numeric": True,
     }
 
-    def __init__(
-        self,
-        *,
-        l1_ratio: float | ArrayLike = 0.5,
-        eps: float = 1e-3,
-        alphas: int | ArrayLike = 100,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float = 1e-4,
-        cv: Any = None,
-        n_jobs: int | None = None,
-        positive: bool = False,
-        precompute: Any = "auto",
-        copy_X: bool = True,
-        verbose: int = 0,
-        random_state: Any = None,
-        selection: str = "cyclic",
-    ) -> None:
-        self.l1_ratio = l1_ratio
-        self.eps = eps
-        self.alphas = alphas
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.cv = cv
-        self.n_jobs = n_jobs
-        self.positive = positive
-        self.precompute = precompute
-        self.copy_X = copy_X
-        self.verbose = verbose
-        self.random_state = random_state
-        self.selection = selection
+    _: KW_ONLY
+    l1_ratio: float | ArrayLike = 0.5
+    eps: float = 1e-3
+    alphas: int | ArrayLike = 100
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    tol: float = 1e-4
+    cv: Any = None
+    n_jobs: int | None = None
+    positive: bool = False
+    precompute: Any = "auto"
+    copy_X: bool = True
+    verbose: int = 0
+    random_state: Any = None
+    selection: str = "cyclic"
 
     def _only_here(self, rows: Any) -> str | None:
         return f"{type(self).__name__}, which is not a job,"
@@ -278,7 +257,7 @@ class ElasticNetCV(LinearRegressor):
     def _fit_rows(self, rows: Any) -> None:
         assert isinstance(rows, ArrayRows)
         X, y, weights = rows.X, np.asarray(rows.y, np.float64), rows.weights
-        ratios = np.atleast_1d(np.asarray(self._ratio(), np.float64)).tolist()
+        ratios = np.atleast_1d(np.asarray(self.l1_ratio, np.float64)).tolist()
         _given(ratios, "l1_ratio", 1.0)
         grids = self._grids(X, y, weights, ratios)
         # Imported here: it loads a fifth of scikit-learn, which nothing else needs.
@@ -303,9 +282,6 @@ class ElasticNetCV(LinearRegressor):
         ).fit(X, y, sample_weight=weights)
         self.coef_, self.intercept_ = model.coef_, model.intercept_
         self.dual_gap_, self.n_iter_ = model.dual_gap_, model.n_iter_
-
-    def _ratio(self) -> Any:
-        return self.l1_ratio
 
     def _is_given(self) -> bool:
         return not isinstance(self.alphas, Integral)
@@ -350,6 +326,7 @@ class ElasticNetCV(LinearRegressor):
             pool.close()
 
 
+@dataclass(eq=False, repr=False)
 class LassoCV(ElasticNetCV):
     """The lasso with cross-validation: :class:`ElasticNetCV` with ``l1_ratio`` 1.
 
@@ -366,45 +343,7 @@ class LassoCV(ElasticNetCV):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        name: rule
-        for name, rule in ElasticNetCV._parameter_constraints.items()
-        if name != "l1_ratio"
-    }
-
-    def __init__(
-        self,
-        *,
-        eps: float = 1e-3,
-        alphas: int | ArrayLike = 100,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float = 1e-4,
-        cv: Any = None,
-        n_jobs: int | None = None,
-        positive: bool = False,
-        precompute: Any = "auto",
-        copy_X: bool = True,
-        verbose: int = 0,
-        random_state: Any = None,
-        selection: str = "cyclic",
-    ) -> None:
-        self.eps = eps
-        self.alphas = alphas
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.cv = cv
-        self.n_jobs = n_jobs
-        self.positive = positive
-        self.precompute = precompute
-        self.copy_X = copy_X
-        self.verbose = verbose
-        self.random_state = random_state
-        self.selection = selection
-
-    def _ratio(self) -> Any:
-        return 1.0
+    l1_ratio: float | ArrayLike = field(default=1.0, init=False)
 
 
 def _matrix(X: Any, y: F64, weights: F64 | None, centred: bool) -> ColumnMatrix:

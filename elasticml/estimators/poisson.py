@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from numbers import Integral, Real
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
 from elasticml.estimators.base import LinearRegressor, is_lazy
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
 
 
+@dataclass(eq=False, repr=False)
 class PoissonRegressor(LinearRegressor):
     """Fit a regression of counts with mean ``exp(w.x + b)``, and certify how good the fit is.
 
@@ -65,39 +64,21 @@ class PoissonRegressor(LinearRegressor):
     _loss = "poisson"
     _metric = "d2_poisson"
     _without_meaning = ("solver", "verbose")
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "fit_intercept": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-    }
     _rules: ClassVar[dict[str, Any]] = {
         "accept_sparse": ["csr", "csc"],
         "dtype": np.float64,
         "y_numeric": True,
     }
 
-    def __init__(
-        self,
-        *,
-        alpha: float = 1.0,
-        fit_intercept: bool = True,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        client: Any = None,
-        solver: str = "lbfgs",
-        verbose: int = 0,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.client = client
-        self.solver = solver
-        self.verbose = verbose
+    _: KW_ONLY
+    alpha: float = 1.0
+    fit_intercept: bool = True
+    max_iter: int = 100
+    tol: float = 1e-4
+    warm_start: bool = False
+    client: Any = None
+    solver: str = "lbfgs"
+    verbose: int = 0
 
     def _problem(self, rows: ArrayRows | DaskRows, targets: Targets, number: int) -> Problem:
         if targets.least < 0.0:

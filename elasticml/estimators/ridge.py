@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -27,6 +28,7 @@ _OTHER_SOLVERS: Final = ("svd", "lsqr", "sparse_cg", "sag", "saga", "lbfgs")
 _EQUATIONS_MAX: Final = 2000
 
 
+@dataclass(eq=False, repr=False)
 class Ridge(LinearRegressor):
     """Fit least squares with an L2 penalty, and certify how good the fit is.
 
@@ -79,12 +81,10 @@ class Ridge(LinearRegressor):
 
     _without_meaning = ("copy_X",)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearRegressor._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
-        "fit_intercept": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left"), None],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "solver": [StrOptions({"auto", "cholesky", "newton", *_OTHER_SOLVERS})],
-        "positive": ["boolean"],
     }
 
     _rules: ClassVar[dict[str, Any]] = {
@@ -94,28 +94,16 @@ class Ridge(LinearRegressor):
         "y_numeric": True,
     }
 
-    def __init__(
-        self,
-        alpha: float | ArrayLike = 1.0,
-        *,
-        fit_intercept: bool = True,
-        max_iter: int | None = None,
-        tol: float = 1e-4,
-        solver: SolverName = "auto",
-        positive: bool = False,
-        client: Any = None,
-        copy_X: bool = True,
-        random_state: Any = None,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.solver = solver
-        self.positive = positive
-        self.client = client
-        self.copy_X = copy_X
-        self.random_state = random_state
+    alpha: float | ArrayLike = 1.0
+    _: KW_ONLY
+    fit_intercept: bool = True
+    max_iter: int | None = None
+    tol: float = 1e-4
+    solver: SolverName = "auto"
+    positive: bool = False
+    client: Any = None
+    copy_X: bool = True
+    random_state: Any = None
 
     def _ignored(self) -> list[str]:
         solver = [f"solver={self.solver!r}"] if self.solver in _OTHER_SOLVERS else []

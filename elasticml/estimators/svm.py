@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral, Real
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
 
 
+@dataclass(eq=False, repr=False)
 class LinearSVC(LinearClassifier):
     """Fit a linear support vector classifier, and certify how good the fit is.
 
@@ -92,52 +94,32 @@ class LinearSVC(LinearClassifier):
 
     _without_meaning = ("verbose",)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearClassifier._parameter_constraints,
         "penalty": [StrOptions({"l1", "l2"})],
         "loss": [StrOptions({"hinge", "squared_hinge"})],
         "dual": ["boolean", StrOptions({"auto"})],
         "tol": [Interval(Real, 0.0, None, closed="neither")],
         "C": [Interval(Real, 0.0, None, closed="neither")],
-        "fit_intercept": ["boolean"],
         "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
         "random_state": ["random_state"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "n_jobs": [None, Integral],
         "multi_class": [StrOptions({"ovr"})],
     }
 
-    def __init__(
-        self,
-        penalty: Literal["l1", "l2"] = "l2",
-        *,
-        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
-        dual: bool | Literal["auto"] = "auto",
-        tol: float = 1e-4,
-        C: float = 1.0,
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        class_weight: Any = None,
-        random_state: Any = None,
-        max_iter: int = 1000,
-        n_jobs: int | None = None,
-        client: Any = None,
-        multi_class: Literal["ovr"] = "ovr",
-        verbose: int = 0,
-    ) -> None:
-        self.penalty = penalty
-        self.loss = loss
-        self.dual = dual
-        self.tol = tol
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.n_jobs = n_jobs
-        self.client = client
-        self.multi_class = multi_class
-        self.verbose = verbose
+    penalty: Literal["l1", "l2"] = "l2"
+    _: KW_ONLY
+    loss: Literal["squared_hinge", "hinge"] = "squared_hinge"
+    dual: bool | Literal["auto"] = "auto"
+    tol: float = 1e-4
+    C: float = 1.0
+    fit_intercept: bool = True
+    intercept_scaling: float = 1.0
+    class_weight: Any = None
+    random_state: Any = None
+    max_iter: int = 1000
+    n_jobs: int | None = None
+    client: Any = None
+    multi_class: Literal["ovr"] = "ovr"
+    verbose: int = 0
 
     def _rules_of_rows(self) -> dict[str, Any]:
         # Newton steps need float64; dual coordinate ascent also works on float32.
