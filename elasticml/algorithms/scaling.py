@@ -233,11 +233,13 @@ class CarriedL2(L2):
     columns: Columns
     of_intercept: float = 0.0
 
+    def coefficients(self, w: F64) -> F64:
+        """See :class:`L2`."""
+        return self._without(self.columns.down(w))
+
     def _penalised(self, w: F64) -> F64:
-        p = self.columns.down(w).copy()
+        p = self.coefficients(w).copy()
         p[self.n_penalised :] *= math.sqrt(self.of_intercept)
-        if self.unpenalised is not None:
-            p[self.unpenalised] = 0.0
         return p
 
     def gradient(self, w: F64) -> F64:

@@ -1,4 +1,4 @@
-"""Rows of Dask collections for estimators: sums over labels, sources of jobs, certificates, scores.
+"""Rows of Dask collections for estimators: sums over labels, sources of jobs, scores.
 
 Import this inside functions only: it loads Dask. All rows stay on the cluster; what comes here are
 labels, sums and one vector of the model's size.
@@ -14,9 +14,8 @@ from typing import Any, Final, Literal
 
 import dask
 import numpy as np
-from scipy.special import softmax, xlogy
+from scipy.special import xlogy
 
-from elasticml.algorithms.linear.newton import Point
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype
 from elasticml.data.readers.dask_columns import column_source
@@ -24,12 +23,11 @@ from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
     RowParts,
     array_source,
-    matrix_of_part,
     row_parts,
     vector_of_part,
 )
 from elasticml.data.readers.dask_tables import encoded_partitions
-from elasticml.estimators.rows import Labels, Problem, Targets
+from elasticml.estimators.rows import Labels, Targets
 from elasticml.models.row_input import RowInput
 
 #: More distinct labels than this are no classes.
@@ -76,7 +74,7 @@ class DaskRows:
     @cached_property
     def labels(self) -> Labels:
         """The labels as classes, from one pass over them."""
-        found: Labels = self._summed(_count_labels, self.parts.y, add=_merge_labels)
+        found: Labels = self._summed(_count_labels, _merge_labels)
         if not 0 < found.values.size <= CLASSES_MAX or (
             found.values.dtype.kind == "f" and (found.values % 1 != 0).any()
         ):
@@ -102,12 +100,11 @@ class DaskRows:
         y, weights = self._mapped(_codes, self.parts.y, labels.values), self.parts.weights
         if not (of_class == 1.0).all():
             weights = self._mapped(_weighted, y, of_class)
-        of_classes = of_class * labels.weights
-        return Targets(y=y, weights=weights, total=float(of_classes.sum()), of_classes=of_classes)
+        return Targets(y=y, weights=weights, total=float(of_class @ labels.weights))
 
     def numbers(self) -> list[Targets]:
         """Return the labels as numbers, from one pass over them."""
-        sums = self._summed(_moments, self.parts.y, add=_add_moments)
+        sums = self._summed(_moments, _add_moments)
         mean, square, y_log_y = (sums[1:4] / max(sums[0], 1e-300)).tolist()
         return [
             Targets(
@@ -134,72 +131,18 @@ class DaskRows:
     def _with(self, targets: Targets) -> RowParts:
         return replace(self.parts, y=targets.y, weights=targets.weights)
 
-    def point_of(self, problem: Problem, targets: Targets) -> Callable[[F64], Point]:
-        """Return a function of a model: its value, gradient and gap, in two passes over the rows.
-
-        The loss is squared or logistic. The dual variables of a model, ``-loss'``, are made
-        feasible with a free intercept: those of the squared loss by their mean, and the
-        distributions of classes by :func:`elasticml.algorithms.linear.softmax_objective.balanced`.
-        """
-        l2, d, total, fixed = problem.l2, self.shape[1], targets.total, problem.fixed
-        is_free = problem.intercept is not None
-        of_classes = targets.of_classes
-        if problem.loss == "logistic" and of_classes is None:  # of -1 and +1
-            ones = self._summed(_positive, targets.y, targets.weights, add=_add)
-            of_classes = np.array([total - float(ones), float(ones)])
-
-        def at(w: F64) -> Point:
-            W = w.reshape(-1, d + is_free)
-            rows = self.parts.X, targets.y, targets.weights
-            model = dask.delayed((W, problem.loss, is_free), pure=True)
-            sums = self._summed(_sums_at, *rows, extra=(model, None), add=_add)
-            slopes, penalised = sums[1:].reshape(-1, d + is_free), l2 * W
-            penalised[:, d:] = 0.0
-            balance = np.zeros(1)
-            if problem.loss == "squared":
-                balance = slopes[:, d] / total if is_free else balance
-            elif is_free and of_classes is not None:
-                own = slopes[:, d] if len(W) > 1 else np.array([-slopes[0, d], slopes[0, d]])
-                kept = min(1.0, float((of_classes / np.maximum(own + of_classes, 1e-300)).min()))
-                balance = np.append(kept, (of_classes - kept * (own + of_classes)) / total)
-            elif of_classes is not None:
-                balance = np.append(1.0, np.zeros(of_classes.size))
-            if fixed is not None:
-                penalised[0, fixed] = slopes[0, fixed] = 0.0
-            value = sums[0] / total + 0.5 * float((penalised * W).sum())
-            dual = self._summed(_sums_at, *rows, extra=(model, balance), add=_add) / total
-            minus, image = float(dual[0]), dual[1:].reshape(-1, d + is_free)[:, :d]
-            if fixed is not None:  # the offset is linear in the dual problem
-                minus, image[0, fixed] = minus + float(image[0, fixed]), 0.0
-            return Point(
-                w=w,
-                value=value,
-                gradient=(slopes / total + penalised).ravel(),
-                product=_no_product,
-                gap=value - (minus - 0.5 / l2 * float((image * image).sum())),
-            )
-
-        return at
-
-    def _mapped(self, function: Callable[..., Any], vectors: Sequence[Any], what: Any) -> list[Any]:
-        """Apply a function of a vector, weights and one more value to each partition."""
+    def _mapped(
+        self, function: Callable[..., Any], vectors: Sequence[Any], *what: Any
+    ) -> list[Any]:
+        """Apply a function of a vector, weights and other values to each partition."""
         each = dask.delayed(function, pure=True)
         weights = self.parts.weights or [None] * len(vectors)
-        return [each(part, s, what) for part, s in zip(vectors, weights, strict=True)]
+        return [each(part, s, *what) for part, s in zip(vectors, weights, strict=True)]
 
-    def _summed(
-        self,
-        function: Callable[..., Any],
-        *vectors: Any,
-        add: Callable[[Sequence[Any]], Any],
-        extra: tuple[Any, ...] = (),
-    ) -> Any:
-        """Add a function's results for each partition in a tree on the cluster."""
-        each, merge = dask.delayed(function, pure=True), dask.delayed(add, pure=True)
-        if len(vectors) == 1:
-            vectors = (*vectors, self.parts.weights)
-        columns = [one or [None] * len(self.parts.y) for one in vectors]
-        level = [each(*row, *extra) for row in zip(*columns, strict=True)]
+    def _summed(self, function: Callable[..., Any], add: Callable[[Sequence[Any]], Any]) -> Any:
+        """Add a function of each partition's labels and weights in a tree on the cluster."""
+        merge = dask.delayed(add, pure=True)
+        level = self._mapped(function, self.parts.y)
         while len(level) > 1:
             level = [merge(level[k : k + _FAN_IN]) for k in range(0, len(level), _FAN_IN)]
         return self.client.compute(level[0]).result()
@@ -210,10 +153,6 @@ def totals(collections: Sequence[Any], client: Any) -> list[float]:
     return [
         float(total) for total in dask.compute(*(c.sum() for c in collections), scheduler=client)
     ]
-
-
-def _no_product(v: F64) -> F64:
-    raise NotImplementedError("products with the Hessian are computed by the members")
 
 
 # --- of one partition -----------------------------------------------------------------------------
@@ -265,10 +204,6 @@ def _refuse_infinite(values: Any) -> None:
         raise ValueError("y contains NaN or infinity")
 
 
-def _positive(y: F64, weights: Any) -> float:
-    return float(_checked_weights(weights, y.size)[y > 0.0].sum())
-
-
 def _signs(y: Any, weights: Any, label: Any) -> F64:
     return np.where(vector_of_part(y) == label, 1.0, -1.0)
 
@@ -281,50 +216,6 @@ def _weighted(classes: F64, weights: Any, of_class: F64) -> F64:
     """Return the weights of rows times those of their classes, which are signs or numbers."""
     each: F64 = of_class[np.maximum(classes, 0.0).astype(np.int64)]
     return each if weights is None else each * vector_of_part(weights)
-
-
-def _add(parts: Sequence[Any]) -> Any:
-    return sum(parts[1:], start=parts[0])
-
-
-def _sums_at(
-    X: Any, y: Any, weights: Any, model: tuple[F64, str, bool], balance: F64 | None
-) -> F64:
-    """Return a partition's loss, or minus its conjugates at dual variables, and their image.
-
-    Parameters
-    ----------
-    balance : ndarray, optional
-        None: the loss and its gradient. For the squared loss the mean slope, which is subtracted;
-        for classes the share of their distributions, and the rest, which is added.
-    """
-    W, loss, intercept = model
-    matrix, d = matrix_of_part(X), W.shape[1] - intercept
-    z = np.asarray(matrix @ W[:, :d].T, np.float64)
-    z = z + W[:, d] if intercept else z
-    t = np.asarray(vector_of_part(y), np.float64)
-    s = _checked_weights(weights, t.size)[:, None]
-    if loss == "squared":
-        u = z - t[:, None] - (0.0 if balance is None else balance)
-        # Minus the conjugate of -u is -u (y + u / 2).
-        value = 0.5 * u**2 if balance is None else -u * (t[:, None] + 0.5 * u)
-    else:
-        classes = np.maximum(t, 0.0).astype(np.int64)
-        if len(W) == 1:
-            z = np.hstack([np.zeros((t.size, 1)), z])
-        u, own = softmax(z, axis=1), (np.arange(t.size), classes)
-        if balance is None:
-            value = (np.logaddexp.reduce(z, axis=1) - z[own])[:, None]
-        else:
-            u = balance[0] * u + balance[1:]
-            value = -xlogy(u, u)
-        u[own] -= 1.0
-        u = u[:, -len(W) :]
-    slopes = s * u
-    image = np.asarray(matrix.T @ slopes, np.float64).T
-    if intercept:
-        image = np.column_stack([image, slopes.sum(axis=0)])
-    return np.append((s * value).sum(), image.ravel())
 
 
 # --- scores: sums over partitions of labels and predictions ---------------------------------------

@@ -90,8 +90,6 @@ class Targets:
     weights: Any
     #: Sum of the weights.
     total: float
-    #: (n_classes,) sum of the weights of each class's rows, if ``y`` are numbers of classes.
-    of_classes: F64 | None = None
     #: Weighted means of y, of its square, of its squared distance from the mean, and of y log y.
     mean: float = 0.0
     square: float = 0.0
@@ -155,8 +153,7 @@ class ArrayRows:
     def codes(self, of_class: F64) -> Targets:
         """Return the numbers of the classes, whose rows' weights are multiplied by ``of_class``."""
         codes = self._encoded[1]
-        targets = self._targets(codes, None if (of_class == 1.0).all() else of_class[codes])
-        return replace(targets, of_classes=of_class * self.labels.weights)
+        return self._targets(codes, None if (of_class == 1.0).all() else of_class[codes])
 
     def numbers(self) -> list[Targets]:
         """Return the numbers of each column of ``y``."""

@@ -7,7 +7,7 @@ takes longer to load than most fits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,14 +29,12 @@ if TYPE_CHECKING:
     from elasticml.data.source import Source
     from elasticml.estimators.dask_rows import DaskRows
     from elasticml.jobs.result import Result
-    from elasticml.specification.algorithms import AnyAlgorithm
+    from elasticml.specification.algorithms import AnyAlgorithm, BatchGradient
 
 #: The most passes of dual ascent for the logistic loss, with few values and with many; Newton steps
 #: continue from the model.
 DESCENT_PASSES_MAX: Final = 300
 PASSES_MAX: Final = 30
-#: Jobs that are run to reach a gap, each with a smaller tolerance.
-_JOBS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,65 +437,26 @@ def _solve_as_job(rows: ArrayRows | DaskRows, case: Case) -> Solution:
     data = rows.source(targets)
     if problem.loss == "hinge":
         return _trained(problem, CoCoA(**_cocoa(problem)), data, rows.client, problem.rounds)
-    return _minimised(rows, case, data)
+    algorithm, gap = _batch_gradient(problem), problem.gap if problem.l2 > 0.0 else None
+    return _trained(problem, algorithm, data, rows.client, problem.rounds, gap=gap)
 
 
-def _minimised(rows: ArrayRows | DaskRows, case: Case, data: Source) -> Solution:
-    """Minimise a smooth problem by Newton steps.
-
-    A job that certifies no gap stops by the norm of the gradient, which bounds the gap up to the
-    intercept. If the gap here is larger than wanted, it is run again.
-    """
-    from elasticml.algorithms.linear.newton import ROUNDED, Point
+def _batch_gradient(problem: Problem) -> BatchGradient:
+    """Return the job that minimises a smooth problem; without a penalty it certifies no gap."""
     from elasticml.specification.algorithms import BatchGradient
 
-    problem = case.problem
-
-    def algorithm(tolerance: float) -> BatchGradient:
-        return BatchGradient(
-            loss=problem.loss,
-            l2=problem.l2,
-            optimizer="auto",
-            intercept=problem.intercept is not None,
-            intercept_scaling=None if problem.is_free else problem.intercept,
-            # Variables that make columns of unequal size alike.
-            scale="standard",
-            penalise="raw",
-            tolerance=min(tolerance, 1.0),
-            offset=problem.fixed,
-        )
-
-    def job(tolerance: float, rounds: int, gap: float | None = None) -> Solution:
-        return _trained(problem, algorithm(tolerance), data, rows.client, rounds, gap=gap)
-
-    if algorithm(0.0).certifies_gap:
-        return job(0.0, problem.rounds, problem.gap)
-    if problem.l2 <= 0.0:
-        return job(problem.gap, problem.rounds)
-    at: Callable[[F64], Point]
-    if isinstance(rows, ArrayRows):
-        at = objective(rows, problem, case.targets).at
-    else:
-        at = rows.point_of(problem, case.targets)
-    zero = np.zeros((problem.n_models, rows.shape[1] + (problem.intercept is not None)))
-    if problem.fixed is not None:
-        zero[0, problem.fixed] = 1.0
-    norm, used = float(np.linalg.norm(at(zero.ravel()).gradient)), 0
-    tolerance = 0.5 * math.sqrt(2.0 * problem.l2 * problem.gap) / norm if norm else problem.gap
-    for _ in range(_JOBS_MAX):
-        found = job(tolerance, problem.rounds - used)
-        used += found.rounds
-        parts = [found.coef]
-        if problem.intercept is not None:
-            parts.append(found.intercept[:, np.newaxis])
-        # Each class's coefficients, then its intercept.
-        point = at(np.concatenate(parts, axis=1).ravel())
-        converged = point.gap <= max(problem.gap, ROUNDED * point.value)
-        found = replace(found, gap=max(point.gap, 0.0), rounds=used, converged=converged)
-        if converged or used >= problem.rounds:
-            break
-        tolerance *= min(0.1, 0.5 * math.sqrt(problem.gap / point.gap))
-    return found
+    return BatchGradient(
+        loss=problem.loss,
+        l2=problem.l2,
+        optimizer="auto",
+        intercept=problem.intercept is not None,
+        intercept_scaling=None if problem.is_free else problem.intercept,
+        # Variables that make columns of unequal size alike.
+        scale="standard",
+        penalise="raw",
+        tolerance=0.0 if problem.l2 > 0.0 else min(problem.gap, 1.0),
+        offset=problem.fixed,
+    )
 
 
 def _trained(

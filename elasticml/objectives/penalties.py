@@ -21,13 +21,18 @@ class L2:
     #: One of the first coordinates that is not penalised either.
     unpenalised: int | None = None
 
-    def _penalised(self, w: F64) -> F64:
-        """Return the penalised coordinates; that of ``unpenalised`` is 0."""
-        p = w[: self.n_penalised]
+    def coefficients(self, w: F64) -> F64:
+        """Return the model in the units of the penalty; the coordinate ``unpenalised`` is 0."""
+        return self._without(w)
+
+    def _without(self, w: F64) -> F64:
         if self.unpenalised is not None:
-            p = p.copy()
-            p[self.unpenalised] = 0.0
-        return p
+            w = w.copy()
+            w[self.unpenalised] = 0.0
+        return w
+
+    def _penalised(self, w: F64) -> F64:
+        return self._without(w[: self.n_penalised])
 
     def value(self, w: F64) -> float:
         """Return the penalty of ``w``."""

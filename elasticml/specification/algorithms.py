@@ -513,7 +513,8 @@ class BatchGradient(_WithLoss, _Linear):
     @property
     def certifies_intercept(self) -> bool:
         """Whether the gap is certified with an intercept that is not penalised."""
-        return not self.has_own_loss and self.terms.link == "log"
+        is_raw = self.penalise == "raw" and self.loss in ("logistic", "squared")
+        return is_raw or (not self.has_own_loss and self.terms.link == "log")
 
     @property
     def has_free_intercept(self) -> bool:

@@ -1,4 +1,4 @@
-"""Lower bounds of Poisson, gamma and Tweedie losses, against minima by Newton's method."""
+"""Certified gaps of batch gradient jobs with an intercept, against minima found otherwise."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 from elasticml.algorithms.base import Exchange, Resume
 from elasticml.algorithms.batch_gradient.certificate import LowerBound, lower_bound_for
 from elasticml.algorithms.scaling import Columns
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 from elasticml.specification.algorithms import BatchGradient
+from tests.serial_world import World, split_rows
 
 ROWS, D = 40, 3
 
@@ -27,13 +29,18 @@ def problem(seed: int, loss: str, power: float, scale: float) -> dict[str, Any]:
     mean = np.exp(np.clip(X @ rng.normal(size=D), -3.0, 3.0))
     y = rng.poisson(mean).astype(float)
     y = rng.gamma(0.5, 2.0 * mean) + 1e-3 if loss == "gamma" else y + (y.sum() == 0.0)
-    given = {"power": power} if loss == "tweedie" else {}
+    if loss == "logistic":
+        y = np.where(
+            rng.permutation(ROWS) < ROWS // 2, np.sign(mean - 1.0), np.tile([-1, 1], ROWS // 2)
+        )
+    given: dict[str, Any] = {"power": power} if loss == "tweedie" else {}
+    more = {"penalise": "raw"} if loss in ("logistic", "squared") else {}
     return {
         "X": X,
         "y": y,
-        "s": rng.integers(0, 3, ROWS) + (np.arange(ROWS) == np.argmax(y)),
+        "s": rng.integers(0, 3, ROWS) + (y == y.max()),
         "loss": loss_named(loss, given),
-        "settings": {"loss": loss, **given},
+        "settings": {"loss": loss, **given, **more},
     }
 
 
@@ -109,7 +116,7 @@ def bound_of(objective: Objective, made: dict[str, Any], *, intercept: bool) -> 
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),
-    st.sampled_from(["poisson", "gamma", "tweedie"]),
+    st.sampled_from(["poisson", "gamma", "tweedie", "logistic", "squared"]),
     st.floats(1.05, 1.95),
     st.sampled_from([1e-3, 0.1, 2.0]),
     st.booleans(),
@@ -126,19 +133,19 @@ def test_no_gap_is_below_the_true_one_and_it_vanishes_at_the_optimum(
     directions = [rng.normal(size=best.size), np.eye(best.size)[-1]]
     for distance, direction in itertools.product((1.0, 0.3, 1e-2, 1e-4, 1e-6), directions):
         w = best + distance * direction
-        value, penalty, gradient, _ = objective.at(w)
-        bound.learn(value, penalty, gradient)
+        value, _, gradient, _ = objective.at(w)
+        bound.learn(value, gradient, w)
         gap = bound.gap(value)
         assert gap is not None
         assert gap >= value - least - 1e-12 * max(1.0, abs(value))
-    value, penalty, gradient, _ = objective.at(best)
-    bound.learn(value, penalty, gradient)
+    value, _, gradient, _ = objective.at(best)
+    bound.learn(value, gradient, best)
     gap = bound.gap(value)
     assert gap is not None
     assert gap <= 1e-10 * max(1.0, abs(value))
 
 
-@pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie", "logistic", "squared"])
 def test_the_best_coefficients_of_a_wrong_intercept_are_not_certified_as_the_best(
     loss: str,
 ) -> None:
@@ -150,8 +157,8 @@ def test_the_best_coefficients_of_a_wrong_intercept_are_not_certified_as_the_bes
     for distance in (-2.0, 1.0, 1e-2):
         bound = bound_of(objective, made, intercept=True)
         value, w = objective.minimise(intercept=best[-1] + distance)
-        value, penalty, gradient, _ = objective.at(w)
-        bound.learn(value, penalty, gradient)
+        value, _, gradient, _ = objective.at(w)
+        bound.learn(value, gradient, w)
         gap = bound.gap(value)
         assert gap is not None
         assert gap >= value - least - 1e-12
@@ -163,8 +170,8 @@ def test_a_checkpoint_keeps_the_bound_and_the_constants_of_the_data() -> None:
     bound = bound_of(objective, made, intercept=True)
     for point in (None, objective.minimise()[1]):
         if point is not None:
-            value, penalty, gradient, _ = objective.at(point)
-            bound.learn(value, penalty, gradient)
+            value, _, gradient, _ = objective.at(point)
+            bound.learn(value, gradient, point)
         resume = Resume(values={"lower_bound": json.loads(json.dumps(bound.resume()))})
         section = BatchGradient(**made["settings"], l2=0.1, scale="none")
         again = lower_bound_for(section, Columns(n_columns=D, intercept=True), resume)
@@ -172,3 +179,41 @@ def test_a_checkpoint_keeps_the_bound_and_the_constants_of_the_data() -> None:
             next(again)
         assert end.value.value == bound
     assert bound.value > 0.0
+
+
+MEMBERS = 4
+
+
+@pytest.mark.parametrize(("classes", "offset"), [(2, None), (2, 1), (3, None)])
+def test_logistic_jobs_certify_several_classes_and_an_offset(
+    classes: int, offset: int | None
+) -> None:
+    rng = np.random.default_rng(classes)
+    X, l2 = rng.normal(size=(60, D)) * [1.0, 2.0, 5.0] + [0.0, 1.0, 20.0], 0.05
+    codes = np.digitize(X @ [1.0, 0.3, 0.1] + rng.normal(size=60), [2.0, 3.0][: classes - 1])
+    weights = rng.uniform(0.5, 2.0, 60)
+    section = {"loss": "logistic", "l2": l2, "intercept": True, "penalise": "raw"}
+    run = World(
+        settings={**section, "scale": "standard", "tolerance": 1e-11, "offset": offset},
+        parts=split_rows(X, codes.astype(float), MEMBERS, weights=weights, chunk_rows=4),
+    ).run(100)
+
+    def value(flat: np.ndarray) -> float:
+        W = flat.reshape(-1, D + 1).copy()
+        squares = (W[:, :D] ** 2).sum(axis=0)
+        if offset is not None:
+            W[0, offset], squares[offset] = 1.0, 0.0
+        z = X @ W[:, :D].T + W[:, D]
+        z = z if classes > 2 else np.column_stack([0.0 * z, z])
+        losses = np.logaddexp.reduce(z, axis=1) - z[np.arange(60), codes]
+        return float(np.average(losses, weights=weights) + 0.5 * l2 * squares.sum())
+
+    least = minimize(value, np.zeros((classes if classes > 2 else 1) * (D + 1)), tol=1e-12).fun
+    for row in run.rows:
+        assert row.gap is not None
+        assert row.objective is not None
+        assert row.gap >= row.objective - least - 1e-10
+    assert run.model.gap is not None
+    assert run.model.gap <= 1e-8
+    assert run.model.objective is not None
+    assert abs(run.model.objective - least) <= 1e-7

@@ -17,14 +17,22 @@ Both terms vanish at the optimum.
 
 u has a closed form for half deviances with the link log and power p. With the weighted means
 ``A = mean exp((2-p) z)`` and ``B = mean y exp((1-p) z)``, ``slope = A - B`` and ``u = log(B / A)``.
-A is 1 for gamma, mean y + slope for Poisson, and else follows from the mean loss.
+A is 1 for gamma, mean y + slope for Poisson, and else follows from the mean loss. For the squared
+loss ``u = slope``.
+
+For the logistic loss, of two classes or more, the bound is the dual objective at the model's
+distributions q mixed with one for all rows, r, just enough for the means by class to equal the
+classes' shares of the weight: ``q' = kept q + (1 - kept) r``. Entropies are concave, hence
+``mean H(q') >= kept mean H(q)``. By the equality of Fenchel and Young, ``mean H(q)`` is the mean
+loss less the product of its gradient and the model. The image of q' differs from ``kept`` times
+that gradient by at most ``(1 - kept) sqrt(2) R``. ``kept`` is 1 at the optimum.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,16 +46,20 @@ from elasticml.specification.algorithms import BatchGradient
 
 #: Serial of the point at which all margins are 0; solvers never cache it.
 _ZERO: Final = -2
+_TINY: Final = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterceptTerms:
     """Constants of the data for the bound with an unpenalised intercept."""
 
-    #: R: upper bound of the length of a row of the trained columns.
+    #: R: upper bound of the length of a row of the penalised columns.
     longest: float
-    #: Weighted mean of the targets.
-    mean_target: float
+    #: The largest size of the offset, 0 without one.
+    largest_offset: float
+    #: Weighted mean of the targets; of classes their shares of the weight, that of +1 if there are
+    #: two.
+    mean_targets: tuple[float, ...]
     #: Terms of the mean loss that do not depend on the margins, for powers between 1 and 2.
     offset: float
 
@@ -56,11 +68,15 @@ class InterceptTerms:
 
         Parameters
         ----------
+        power : float
+            NaN for the squared loss.
         loss, slope : float
             The mean loss, and its derivative with respect to the intercept.
         """
+        if math.isnan(power):
+            return abs(slope)
         if power == 1.0:
-            above = self.mean_target + slope
+            above = self.mean_targets[0] + slope
         elif power == 2.0:
             above = 1.0
         else:
@@ -74,33 +90,54 @@ class InterceptTerms:
 class LowerBound:
     """The best certified lower bound so far of the minimum over all examples.
 
-    It begins with 0, since deviances and penalties are not negative.
+    It begins with 0, since losses and penalties are not negative.
     """
 
+    loss: str
+    #: Of a half deviance; NaN for other losses.
     power: float
     l2: float
-    #: None without an intercept.
+    #: None without an intercept that is not penalised.
     intercept: InterceptTerms | None
     value: float = 0.0
 
-    def learn(self, value: float, penalty: float, gradient: F64) -> None:
+    def learn(self, value: float, gradient: F64, model: F64) -> None:
         """Raise the bound by what a model certifies.
 
         Parameters
         ----------
-        value, penalty : float
-            The objective over all examples, and the penalty in it.
-        gradient : ndarray (n_model,)
-            Its gradient; that of the intercept is the last one.
+        value : float
+            The objective over all examples.
+        gradient, model : ndarray (n_model,)
+            Its gradient, and the model, 0 for a coefficient that is not trained. Intercepts that
+            are not penalised are last.
         """
-        own = gradient if self.intercept is None else gradient[:-1]
-        norm, rest = float(np.linalg.norm(own)), 0.0
-        if self.intercept is not None:
-            slope = float(gradient[-1])
-            distance = self.intercept.distance(self.power, value - penalty, slope)
-            norm += self.intercept.longest * abs(slope)
-            rest = abs(slope * distance) if slope else 0.0
-        self.value = max(self.value, value - rest - norm * norm / (2.0 * self.l2))
+        terms = self.intercept
+        if terms is None:
+            bound = value - float(gradient @ gradient) / (2.0 * self.l2)
+        elif self.loss == "logistic":
+            bound = self._at_mixed(terms, value, gradient, model)
+        else:
+            slope, w = float(gradient[-1]), model[:-1]
+            loss = value - 0.5 * self.l2 * float(w @ w)
+            norm = float(np.linalg.norm(gradient[:-1])) + terms.longest * abs(slope)
+            rest = abs(slope * terms.distance(self.power, loss, slope)) if slope else 0.0
+            bound = value - rest - norm * norm / (2.0 * self.l2)
+        self.value = max(self.value, bound)
+
+    def _at_mixed(self, terms: InterceptTerms, value: float, gradient: F64, model: F64) -> float:
+        """Return the bound of the logistic loss, see the module docstring."""
+        shares, n = np.array(terms.mean_targets), len(gradient) - len(terms.mean_targets)
+        slopes, w = gradient[n:], model[:n]
+        if shares.size == 1:
+            shares, slopes = np.append(1.0 - shares, shares), np.append(-slopes, slopes)
+        kept = min(1.0, float((shares / np.maximum(shares + slopes, _TINY)).min()))
+        penalty = 0.5 * self.l2 * float(w @ w)
+        along = float(gradient @ model) - 2.0 * penalty
+        image = kept * float(np.linalg.norm(gradient[:n] - self.l2 * w))
+        image += (1.0 - kept) * math.sqrt(2.0) * terms.longest
+        entropy = kept * (value - penalty - along) - (1.0 - kept) * terms.largest_offset
+        return entropy - image * image / (2.0 * self.l2)
 
     def gap(self, value: float | None) -> float | None:
         """Bound a model's distance to the minimum, given its objective or an upper bound of it."""
@@ -109,12 +146,7 @@ class LowerBound:
     def resume(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         terms = self.intercept
-        return {
-            "value": self.value,
-            "intercept": None
-            if terms is None
-            else [terms.longest, terms.mean_target, terms.offset],
-        }
+        return {"value": self.value, "intercept": None if terms is None else asdict(terms)}
 
 
 def lower_bound_for(
@@ -127,32 +159,42 @@ def lower_bound_for(
     if not settings.certifies_gap:
         return None
     # Only an intercept that is not penalised needs it.
-    power = getattr(settings.terms, "power", math.nan)
+    bound = LowerBound(
+        loss=settings.loss,
+        power=getattr(settings.terms, "power", math.nan),
+        l2=settings.l2,
+        intercept=None,
+    )
     earlier: Mapping[str, Any] | None = None if resume is None else resume.values.get("lower_bound")
     if earlier is not None:
-        terms = earlier["intercept"]
-        intercept = None
+        bound.value, terms = earlier["value"], earlier["intercept"]
         if terms is not None:
-            intercept = InterceptTerms(longest=terms[0], mean_target=terms[1], offset=terms[2])
-        return LowerBound(power=power, l2=settings.l2, intercept=intercept, value=earlier["value"])
-    intercept = None
-    if settings.has_free_intercept:
-        intercept = yield from _intercept_terms(power, columns)
-    return LowerBound(power=power, l2=settings.l2, intercept=intercept)
+            means = tuple(terms["mean_targets"])
+            bound.intercept = InterceptTerms(**{**terms, "mean_targets": means})
+    elif settings.has_free_intercept:
+        bound.intercept = yield from _intercept_terms(bound, settings, columns)
+    return bound
 
 
 def _intercept_terms(
-    power: float, columns: Columns
+    bound: LowerBound, settings: BatchGradient, columns: Columns
 ) -> Generator[Exchange, Outcome, InterceptTerms]:
     found = (yield ranges_exchange(columns.n_columns)).arrays
-    longest = columns.longest_row(-found["smallest"], found["largest"])
+    smallest, largest = -found["smallest"], found["largest"]
+    fixed = slice(0) if columns.fixed is None else columns.fixed
     at_zero = gradient_exchange(np.zeros(columns.n_sent), {"point": _ZERO, "scratch": True})
     outcome = yield replace(at_zero, require="everybody")
     weight = float(outcome.arrays["weight"])
-    # Where all margins are 0, A is 1 and B is the mean target.
-    mean_target = 1.0 - float(outcome.arrays["gradient"][-1]) / weight
-    offset = 0.0
+    # Where all margins are 0, the mean prediction is the same for all rows.
+    mean = {"identity": 0.0, "log": 1.0}.get(settings.terms.link, 1.0 / max(columns.models, 2))
+    means = mean - outcome.arrays["gradient"][columns.n_coefficients :] / weight
+    power, offset = bound.power, 0.0
     if 1.0 < power < 2.0:
         loss = float(outcome.arrays["loss"]) / weight
-        offset = loss - 1.0 / (2.0 - power) - mean_target / (power - 1.0)
-    return InterceptTerms(longest=longest, mean_target=mean_target, offset=offset)
+        offset = loss - 1.0 / (2.0 - power) - float(means[0]) / (power - 1.0)
+    return InterceptTerms(
+        longest=columns.longest_row(smallest, largest),
+        largest_offset=float(np.maximum(-smallest[fixed], largest[fixed]).max(initial=0.0)),
+        mean_targets=tuple(means.tolist()),
+        offset=offset,
+    )

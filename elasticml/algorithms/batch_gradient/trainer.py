@@ -277,8 +277,9 @@ class _Descent:
     def _certify(self, w: F64, value: float, gradient: F64) -> None:
         """Raise the lower bound of the minimum; the arguments are of all examples."""
         if self.lower_bound is not None:
-            gradient = self.penalty.by_coefficients(gradient)
-            self.lower_bound.learn(value, self.penalty.value(w), gradient)
+            penalty = self.penalty
+            gradient, model = penalty.by_coefficients(gradient), penalty.coefficients(w)
+            self.lower_bound.learn(value, gradient, model)
 
     def _gap(self, value: float | None) -> float | None:
         """Return the certified gap of an objective over all examples."""
