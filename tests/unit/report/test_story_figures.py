@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from elasticml.report.lanes import make_lanes, paint
+from elasticml.report.plots import split_exact
 from elasticml.report.preemptions import containers, preemptions, preemptions_table
-from elasticml.report.run_reader import read_run
+from elasticml.report.run_reader import RunData, parse_history, read_run
 from elasticml.report.series import (
     absence_windows,
     clock,
+    full_objective,
     members_over_time,
     membership_marks,
+    wants_log,
 )
-from elasticml.report.timeline import timeline
+from elasticml.report.timeline import seconds_text, timeline
 from elasticml.report.waiting import time_use
 from elasticml.story.records import RoundStarted, records_from_json
 from tests.unit.report.runs import END, LOSS, RETURN
@@ -127,6 +132,10 @@ def test_intervals_are_disjoint_and_ascending_for_random_spans():
 # --- series ---------------------------------------------------------------------------------------
 
 
+def history(text):
+    return parse_history(text, [], finished=True)
+
+
 def test_an_elastic_run_has_its_losses_returns_and_absence_by_round_and_by_time(elastic, certified):
     run = read_run(elastic)
     marks = membership_marks(run.records)
@@ -143,6 +152,22 @@ def test_an_elastic_run_has_its_losses_returns_and_absence_by_round_and_by_time(
     assert (counts.max(), counts[-1]) == (14, 14)
     assert counts[seconds >= marks[0].at_s].min() == 7
     assert (np.diff(seconds) >= 0).all()
+
+
+def test_rounds_with_absent_examples_make_windows():
+    table = "round,absent_examples\n0,0\n1,5\n2,7\n3,0\n4,2\n"
+    windows = [(w.start_round, w.end_round, w.examples) for w in absence_windows(history(table))]
+    assert windows == [(1, 3, 7), (4, 5, 2)]
+
+
+def test_objective_is_split_into_exact_and_estimated_stretches():
+    table = "round,objective,objective_kind\n" + "".join(
+        f"{r},{10 - r},{'estimated' if r in (2, 4, 5) else 'exact'}\n" for r in range(8)
+    )
+    solid, dashed = split_exact(history(table), np.arange(8.0))
+    np.testing.assert_equal(solid[0], [0, 1, 2, np.nan, 3, 4, np.nan, 6, 7, np.nan])
+    np.testing.assert_equal(dashed[0], [2, 3, np.nan, 4, 5, 6, np.nan])
+    np.testing.assert_equal(dashed[1], 10 - dashed[0])
 
 
 # --- timeline -------------------------------------------------------------------------------------
@@ -338,3 +363,28 @@ def test_a_container_marked_again_is_timed_from_the_new_mark():
     entry = next(c for c in containers(story(*NEGOTIATED, *again)) if c.member == "0.1")
     times = (entry.notice_s, entry.safe_s, entry.lost_s, entry.round_s, entry.lifted_s)
     assert (entry.role, times) == ("leaver", (30.0, 30.2, 30.3, 31.0, None))
+
+
+def test_full_objective_prefers_the_value_computed_afterwards_and_omits_estimates():
+    table = (
+        "round,objective,objective_kind,objective_full\n"
+        "0,4,exact,\n1,3,estimated,\n2,2,estimated,2.5\n3,1,exact,\n"
+    )
+    rounds, values = full_objective(history(table))
+    assert (rounds.tolist(), values.tolist()) == ([0, 2, 3], [4, 2.5, 1])
+
+
+def test_log_axis_is_for_positive_values_far_apart():
+    values = ([1.0, np.nan, 10.0], [1.0, 2.0], [0.0, 10.0], [np.nan])
+    assert [wants_log(np.array(v)) for v in values] == [True, False, False, False]
+
+
+def test_clock_of_a_run_without_a_story_is_the_history_s():
+    run = RunData(path=Path("r"), name="r", history=history("round,seconds\n0,1.5\n1,\n2,3.5\n"))
+    assert [clock(run).at(r) for r in (0, 1, 2)] == [1.5, 2.5, 3.5]
+
+
+def test_durations_read_well():
+    seconds = {0.0123: "0.0123 s", 59.5: "59.5 s", 61: "1 min 1 s", 7260: "2 h 1 min"}
+    assert {s: seconds_text(s) for s in seconds} == seconds
+    assert seconds_text(math.nan) == "–"
