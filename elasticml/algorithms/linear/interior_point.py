@@ -25,7 +25,7 @@ from elasticml.arrays import F64
 COLUMNS_MAX: Final = 500
 #: Steps after which the method gives up; 10 to 50 are usual.
 STEPS_MAX: Final = 100
-#: Products of dual variables and multipliers at the first point.
+#: Products of dual variables and multipliers at the first point, as a share of the largest weight.
 CENTRE: Final = 0.5
 #: Share of the step to the nearest bound.
 SHORT: Final = 0.99
@@ -167,12 +167,13 @@ class InteriorPoint:
 
     def _first(self, w: F64) -> _Point:
         s, excess = self._s, self._y * self._rows.forward(w) - 1.0
-        # Both products of the conditions are CENTRE: the root of a quadratic equation in b.
-        b = 2.0 * CENTRE * s / (excess * s + 2.0 * CENTRE + np.hypot(excess * s, 2.0 * CENTRE))
+        centre = CENTRE * float(s.max())
+        # Both products of the conditions are alike: the root of a quadratic equation in b.
+        b = 2.0 * centre * s / (excess * s + 2.0 * centre + np.hypot(excess * s, 2.0 * centre))
         left = s - b
         image = self._rows.adjoint(self._y * b)
         return _Point(
-            w=w, excess=excess, b=b, left=left, z=CENTRE / b, u=CENTRE / left, image=image
+            w=w, excess=excess, b=b, left=left, z=centre / b, u=centre / left, image=image
         )
 
     def _measure(self, point: _Point) -> None:

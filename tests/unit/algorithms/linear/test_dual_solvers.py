@@ -164,6 +164,20 @@ def test_a_stuck_method_leaves_the_fit_to_coordinate_descent(monkeypatch):
     assert fit.dual_gap_ <= 1e-5 * 10.0 * len(y)
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_the_interior_point_reaches_the_gap_whatever_the_weights(scale, spread):
+    X, y = rows()
+    s = scale * np.exp(spread * np.random.default_rng(2).standard_normal(len(y)))
+    for C in (1.0, 100.0):
+        method = interior_point.InteriorPoint(
+            RowBlocks(X, Serial()), y, s, strength=scale / C, constant=None
+        )
+        fit = method.solve(1e-6 * s.sum(), np.zeros(X.shape[1]))
+        assert fit.gap <= 1e-6 * s.sum()
+        assert objective("hinge", X, y, s, scale / C, None, fit.w) < 0.9 * s.sum()
+
+
 def test_it_is_not_considered_for_wide_rows_or_weights_of_zero():
     assert interior_point.passes_of(np.ones((20, 30))) == math.inf
     assert interior_point.passes_of(sp.csr_matrix((10_000, 2_000))) == math.inf
