@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.duality import dual_point
-from elasticml.algorithms.linear.newton import Minimum, Point, Rough, minimise
+from elasticml.algorithms.linear.newton import Minimum, Point, minimise
 from elasticml.algorithms.linear.row_blocks import GRAM_COLUMNS_MAX, BorderedRows, RowBlocks
 from elasticml.arrays import F64
 from elasticml.objectives.loss_kernels import loss_named
@@ -29,24 +27,10 @@ _TINY: Final = 1e-300
 _NEVER: Final = (math.inf, math.inf)
 #: Least rows for each coordinate with which Newton steps may factor the Hessian.
 GRAM_ROWS: Final = 4
-#: Rows for each coordinate that are enough for the factors of a smooth Hessian.
-SAMPLE_ROWS: Final = 32
 #: Slope at which a search along a step ends, as a share of the first.
 SEARCH: Final = 0.05
 #: Most trials of a search. Where the loss is almost linear a step may be 1e30 times too long.
 SEARCH_MAX: Final = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    """Some of the rows."""
-
-    rows: BorderedRows
-    targets: F64
-    #: Such that sums over the sample estimate means over all rows.
-    weights: F64
-    #: What the sample lacks of the sum of squares of each column.
-    missing: F64
 
 
 class LinearObjective:
@@ -91,7 +75,6 @@ class LinearObjective:
         self._weights = weights
         self._total = float(targets.size if weights is None else weights.sum())
         self._loss = loss_named(loss, parameters)
-        self._constant = intercept_scaling
         self._bordered = BorderedRows(rows, intercept_scaling)
         self._n_model = self._bordered.n_model
         self._penalty = np.full(self._n_model, l2)
@@ -210,7 +193,6 @@ class LinearObjective:
             steps=steps,
             hessian=self.hessian,
             hessian_products=self.hessian_products(),
-            rough=self.rough(),
         )
 
     def diagonal(self) -> F64:
@@ -242,42 +224,6 @@ class LinearObjective:
         if self.fixed is not None or self.l2 <= 0.0 or not is_few:
             return math.inf
         return self._rows.gram_products()
-
-    def rough(self) -> Rough | None:
-        """Return the Hessian of a sample of the rows; None where it is no cheaper."""
-        n = SAMPLE_ROWS * self._n_model
-        if self._jumps or not math.isfinite(self.hessian_products()) or 2 * n > self._counted.size:
-            return None
-        return Rough(hessian=self._rough, products=self._rows.gram_products(n / self._rows.n))
-
-    def _rough(self, w: F64) -> F64:
-        sample = self._sample
-        c = np.empty(sample.rows.n)
-        self._loss.curvature(sample.rows.forward(w), sample.targets, sample.weights, c)
-        hessian = sample.rows.gram(c)
-        # Columns that the sample has too few values of.
-        share = float(c.sum() / sample.weights.sum())
-        hessian[np.diag_indices(self._n_model)] += self._penalty + share * sample.missing
-        return hessian
-
-    @cached_property
-    def _counted(self) -> NDArray[np.intp]:
-        """The rows that have a weight."""
-        weights = self._weights
-        return np.arange(self._rows.n) if weights is None else np.flatnonzero(weights)
-
-    @cached_property
-    def _sample(self) -> _Sample:
-        n, counted = SAMPLE_ROWS * self._n_model, self._counted
-        at = np.sort(np.random.default_rng(0).choice(counted, n, replace=False))
-        rows = self._rows.some(at)
-        weights = np.ones(n) if self._weights is None else self._weights[at]
-        weights = weights * (counted.size / n / self._total)
-        bordered = BorderedRows(rows, self._constant)
-        smoothness = self._loss.smoothness
-        own = self._free(bordered.squares(smoothness * weights) + self._penalty)
-        missing = np.maximum(self.diagonal() - own, 0.0) / smoothness
-        return _Sample(rows=bordered, targets=self._targets[at], weights=weights, missing=missing)
 
     def hessian(self, w: F64) -> F64:
         """Return the Hessian at ``w``, (n_model, n_model)."""

@@ -6,8 +6,8 @@ that columns of unequal size need no additional products; or, for few coordinate
 a Hessian, which is computed again when conjugate gradients begin to take many products. Steps are
 limited by a trust region or, for a function that can be searched along a step at the cost of one
 product, taken to the least value along them: where the Hessian jumps, as a squared hinge's does, a
-trust region needs hundreds of steps. For such a function, factors of a sample of the rows serve the
-steps before the last; the last is solved as exactly as a certificate of its end requires.
+trust region needs hundreds of steps. The last step of such a function is solved as exactly as a
+certificate of its end requires.
 
 Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps; Keerthi and DeCoste
 (2005), "A modified finite Newton method for fast solution of large scale linear SVMs", for the
@@ -47,7 +47,7 @@ PRODUCTS_WORTH: Final = 2
 #: which takes about two.
 STEP_PRODUCTS: Final = 2.5
 #: A Hessian of no more products is factored before the first step of a search.
-EARLY_PRODUCTS: Final = 2.0
+EARLY_PRODUCTS: Final = 8.0
 #: Least share of the last decrease that is expected of the next step.
 FALL: Final = 0.03
 #: Refused steps after which the Hessian is no longer factored: it changes too fast.
@@ -98,14 +98,6 @@ class Minimum:
     #: The gap is at most the requested one or rounding; or there is no gap, and steps no longer
     #: gain more than rounding.
     converged: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rough:
-    """An estimate of a Hessian, and its cost in products of the Hessian."""
-
-    hessian: Callable[[F64], F64] | None
-    products: float
 
 
 class Diagonal:
@@ -183,7 +175,6 @@ def minimise(
     steps: int,
     hessian: Callable[[F64], F64] | None = None,
     hessian_products: float = 0.0,
-    rough: Rough | None = None,
     block: NDArray[np.intp] | None = None,
 ) -> Minimum:
     """Minimise a convex smooth function.
@@ -200,9 +191,6 @@ def minimise(
         Returns the Hessian at a model, for a function whose coordinates are few.
     hessian_products : float, optional
         Its cost in products: it is computed again after a step that took more of them.
-    rough : Rough, optional
-        An estimate of the Hessian, for a function whose points have a search: its factors serve
-        the steps before the last.
     block : ndarray of int, optional
         Numbers of the coordinates whose Hessian ``hessian`` returns, for a function without a
         search; None for all.
@@ -210,7 +198,7 @@ def minimise(
     here = function.at(start)
     hessian = hessian if math.isfinite(hessian_products) else None
     if here.minimum_along is not None:
-        searched = _SearchedSteps(function, hessian, hessian_products, rough)
+        searched = _SearchedSteps(function, hessian, hessian_products)
         return _minimise_along(function, here, gap, steps, searched)
     worth = max(PRODUCTS_WORTH, hessian_products)
     scale = _coordinates(function, hessian, start, block)
@@ -253,19 +241,12 @@ class _SearchedSteps:
     ----------
     hessian, products
         See :func:`minimise`.
-    rough : Rough, optional
-        See :func:`minimise`.
     """
 
     def __init__(
-        self,
-        function: Smooth,
-        hessian: Callable[[F64], F64] | None,
-        products: float,
-        rough: Rough | None,
+        self, function: Smooth, hessian: Callable[[F64], F64] | None, products: float
     ) -> None:
         self._function, self._hessian, self._products = function, hessian, products
-        self._rough = rough or Rough(hessian=hessian, products=products)
         #: Coordinates of the last step.
         self.scale: Coordinates | None = None
         self._first = 0.0
@@ -279,18 +260,13 @@ class _SearchedSteps:
         if here.hessian_products is not None:
             return self._where_it_jumps(here, gap, *here.hessian_products)
         if self.scale is None:
-            is_cheap = self._rough.products <= EARLY_PRODUCTS
-            self._change(here.w, self._rough.hessian if is_cheap else None)
+            is_cheap = self._products <= EARLY_PRODUCTS
+            self._change(here.w, self._hessian if is_cheap else None)
         residual, is_last = self._goal(here, gap)
         expected = -math.log(residual) / self._rate
-        if is_last and expected > self._products + 1.0:
+        worth = self._products + 1.0 if is_last else max(PRODUCTS_WORTH, self._products)
+        if self._hessian is not None and expected > worth:
             self._change(here.w, self._hessian)
-        elif expected > max(PRODUCTS_WORTH, self._rough.products):
-            if expected + self._rough.products > self._products + PRODUCTS_WORTH:
-                # The estimate is too rough.
-                self._rough = Rough(hessian=self._hessian, products=self._products)
-            if self._rough.hessian is not None:
-                self._change(here.w, self._rough.hessian)
         assert self.scale is not None
         gradient = self.scale.of_gradient(here.gradient)
         newton = _newton(here, gradient, self.scale, math.inf, residual)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.linear import gram
-from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64, I32
 from elasticml.compiled import unchecked_kernel
 from elasticml.data.chunks.kernels import csr_adjoint, csr_forward, csr_product
@@ -66,10 +65,6 @@ class RowBlocks:
     def is_csr(self) -> bool:
         """Whether the rows are sparse ones in CSR format and float64."""
         return self._rows is not None
-
-    def some(self, at: NDArray[np.int64]) -> RowBlocks:
-        """Return these rows, for one thread."""
-        return RowBlocks(self._X[at], Serial())
 
     def columns(self, at: NDArray[np.intp]) -> F64:
         """Return these columns as dense ones, (n, number)."""
