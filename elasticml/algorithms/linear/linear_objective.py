@@ -76,10 +76,10 @@ class LinearObjective:
         self._total = float(targets.size if weights is None else weights.sum())
         self._loss = loss_named(loss, parameters)
         self._bordered = BorderedRows(rows, intercept_scaling)
-        self._n_model = self._bordered.n_model
-        self._penalty = np.full(self._n_model, l2)
+        #: Number of coordinates of the model.
+        self.n_model = self._bordered.n_model
+        self._penalty = np.full(self.n_model, l2)
         self.l2 = l2
-        self.has_intercept = intercept_scaling is not None
         self._frees = is_free and intercept_scaling is not None
         if self._frees:
             self._penalty[rows.d :] = 0.0
@@ -93,20 +93,10 @@ class LinearObjective:
 
     def zero(self) -> F64:
         """Return the model without features, (n_model,): zero except for an offset."""
-        w = np.zeros(self._n_model)
+        w = np.zeros(self.n_model)
         if self.fixed is not None:
             w[self.fixed] = 1.0
         return w
-
-    @property
-    def loss(self) -> str:
-        """Name of the loss."""
-        return self._loss.name
-
-    @property
-    def n_model(self) -> int:
-        """Number of coordinates of the model."""
-        return self._n_model
 
     def at(self, w: F64) -> Point:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
@@ -122,7 +112,7 @@ class LinearObjective:
         """
         penalised = self._penalty * w
         if not math.isfinite(loss):  # a trial step too far for a loss with the link log
-            none = np.full(self._n_model, math.nan)
+            none = np.full(self.n_model, math.nan)
             product = self._product(self._curvature(margins))
             return Point(w=w, value=math.inf, gradient=none, product=product, gap=math.inf)
         slopes /= self._total
@@ -220,7 +210,7 @@ class LinearObjective:
 
         Also with an offset, and without a penalty: the Hessian may be singular.
         """
-        is_few = self._n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self._n_model
+        is_few = self.n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self.n_model
         if self.fixed is not None or self.l2 <= 0.0 or not is_few:
             return math.inf
         return self._rows.gram_products()
@@ -231,7 +221,7 @@ class LinearObjective:
         self._loss.curvature(self._forward(w), self._targets, self._weights, c)
         c /= self._total
         hessian = self._bordered.gram(c)
-        hessian[np.diag_indices(self._n_model)] += self._penalty
+        hessian[np.diag_indices(self.n_model)] += self._penalty
         return hessian
 
     def _forward(self, w: F64) -> F64:

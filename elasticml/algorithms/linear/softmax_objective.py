@@ -81,21 +81,6 @@ class SoftmaxObjective:
         )
 
     @property
-    def loss(self) -> str:
-        """The loss's name in a job."""
-        return "logistic"
-
-    @property
-    def l2(self) -> float:
-        """The penalty."""
-        return self._l2
-
-    @property
-    def has_intercept(self) -> bool:
-        """Whether each class has an intercept."""
-        return self._intercept
-
-    @property
     def n_model(self) -> int:
         """Number of coordinates of the model."""
         return self._penalty.size
