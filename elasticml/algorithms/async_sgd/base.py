@@ -150,18 +150,15 @@ class LoopConfig:
     parameters: Mapping[str, float | int | str | bool] = field(default_factory=dict)
 
 
-# A mailbox of received states to merge: a few slots, of which the oldest is overwritten when full.
-#
-# One thread puts and another takes, without locks or interrupts. A state in a slot is immutable, so
-# that a reader never sees a partial one. The only race is that a message is replaced before it is
-# read; this is counted.
-#
-# Source: the single-sided communication of the asynchronous SGD paper. Deviation: its slots are
-# memory that peers write to while it may be read; here a slot is a reference, replaced whole.
-
-
 class Mailbox:
     """A single-producer, single-consumer mailbox; when full, the oldest message is overwritten.
+
+    One thread puts and another takes, without locks or interrupts. A state in a slot is immutable,
+    so that a reader never sees a partial one. The only race is that a message is replaced before it
+    is read; this is counted.
+
+    Source: the single-sided communication of the asynchronous SGD paper. Deviation: its slots are
+    memory that peers write to while it may be read; here a slot is a reference, replaced whole.
 
     Parameters
     ----------

@@ -1,4 +1,9 @@
-"""Nearest centres of rows, sums by centre, and squared distances, for K-Means."""
+"""Nearest centres of rows, sums by centre, and squared distances, for K-Means.
+
+Every compiled loop is single-threaded and releases the GIL. Distances are compared as
+``|c|^2/2 - x.c``, see ``checked_singles.score_four``. The compiler may reassociate the sum of a
+distance; sums by centre keep the order of rows.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +23,6 @@ from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.errors import ConfigError
-
-# Serial compiled loops of K-Means: gather rows, find the nearest centres, sum by centre.
-#
-# Every loop is single-threaded and releases the GIL. Distances are compared as ``|c|^2/2 - x.c``,
-# see ``checked_singles.score_four``. The compiler may reassociate the sum of a distance; sums by
-# centre keep the order of rows.
 
 #: float64 or float32.
 Real = NDArray[np.float64] | NDArray[np.float32]

@@ -24,21 +24,19 @@ from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.multiclass import multiclass_loss
 from elasticml.specification.algorithms import BatchGradient
 
-# Similarity of the curvature of absent and present examples: rho.
-#
-# Between two models, the gradients of similar sets of examples change alike, in proportion to their
-# weights. The changes over all and over the present examples are known; the difference is the
-# absent examples' change.
-#
-# Source: the study behind ``absent: auto``: with a9a, w8a and splice data dealt at random rho was
-# 0.015 to 0.22, sorted by label or by their first singular direction 0.34 to 3.7.
-
 #: Above this rho the absent examples are too different to borrow the present ones' curvature.
 ALIKE_MAX: Final = 0.3
 
 
 def likeness(absent: F64, present: F64, ratio: float) -> float | None:
     """Return ``rho = |y_Q - ratio y_A| / |y_Q|``; None if ``y_Q`` is zero.
+
+    Between two models, the gradients of similar sets of examples change alike, in proportion to
+    their weights. The changes over all and over the present examples are known; the difference is
+    the absent examples' change.
+
+    Source: the study behind ``absent: auto``: with a9a, w8a and splice data dealt at random rho was
+    0.015 to 0.22, sorted by label or by their first singular direction 0.34 to 3.7.
 
     Parameters
     ----------

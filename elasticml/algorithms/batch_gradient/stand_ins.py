@@ -11,8 +11,6 @@ import numpy as np
 from elasticml.arrays import F64
 from elasticml.ids import GroupId
 
-# Curvature from a few Hessian-vector products: Nystroem approximation plus a diagonal.
-
 #: Eigenvalues of ``V' H V`` below this share of the largest are rounding.
 KEPT: Final = 1e-10
 
@@ -73,15 +71,7 @@ def orthonormal(rows: F64) -> F64:
     return np.ascontiguousarray(q.T)
 
 
-# Certified bounds on the loss of absent examples: an interval at every model.
-#
-# A convex loss lies above its tangent; one with a c-Lipschitz derivative lies below the tangent
-# plus ``c/2 |X (v - w)|^2``. That term needs the absent rows. It is replaced by a diagonal bound,
-# ``X' S X <= D`` of :mod:`elasticml.algorithms.cocoa.bound_statistics` with p = 1: D is a sum
-# over examples, so the absent examples' share is the difference between the whole and the remaining
-# ones.
-
-#: Rounding error of a difference of two such diagonals, as a share of the larger one.
+#: Rounding error of a difference of the diagonals of two bounds, as a share of the larger one.
 ROUNDED: Final = 1e-9
 
 
@@ -107,7 +97,11 @@ class LossBound:
     """A group's loss and gradient where it was last evaluated, and a bound on its curvature.
 
     ``loss + gradient.(v - w) <= l(v) <= loss + gradient.(v - w) + (v - w)~' D (v - w)~ / 2``,
-    where ``~`` maps to the coordinates that members multiply by.
+    where ``~`` maps to the coordinates that members multiply by. A convex loss lies above its
+    tangent, and one with a c-Lipschitz derivative below the tangent plus ``c/2 |X (v - w)|^2``. As
+    that term needs the absent rows, D replaces it: ``X' S X <= D`` of
+    :mod:`elasticml.algorithms.cocoa.bound_statistics` is a sum over examples, so that the absent
+    examples' share is the difference between all and the remaining ones.
     """
 
     #: Shape (n_model,).

@@ -33,13 +33,6 @@ from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.errors import DataError
 from elasticml.objectives.loss_kernels import MarginLoss
 
-# Rows of chunks in a GPU's memory, in batches where they do not all fit.
-#
-# Dense rows are stored as they are, all others with their column numbers; values that are all ones
-# are left out.
-#
-# Source: Snap ML, section 3.2, "Asynchronous Data Streaming", without a swap buffer.
-
 #: Bytes of a row in addition to its values and columns: pointer, target, weight, norm, dual
 #: variable, its copy from before the sub-epoch, and its position in the order.
 ROW_BYTES: Final = 7 * 8
@@ -254,11 +247,6 @@ def fetch_alpha(rows: DeviceRows) -> None:
     for piece in rows.pieces:
         piece.alpha[:] = alpha[row : row + piece.chunk.n_rows]
         row += piece.chunk.n_rows
-
-
-# A member's dual coordinate ascent over all its rows on a GPU.
-#
-# Imported only where there is a CUDA device, or numba's simulator.
 
 
 #: Threads of a warp, which run in step.

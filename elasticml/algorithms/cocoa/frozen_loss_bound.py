@@ -50,15 +50,6 @@ from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.losses import LOSSES
 from elasticml.specification.algorithms import DUAL_LOSSES
 
-# The statistics by which the loss of absent examples is bounded: sums over bins of rows.
-#
-# Rows are sorted into bins by their deficit ``1 - z_i`` (hinge losses), or by ``-|z_i|``
-# (logistic), at the model v0 at which the statistics are taken. All statistics are sums over rows:
-# those of chunks add up to a member's, and the reduce tree adds those of all members.
-#
-# Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
-# at v0, ``a_i`` the deficit for the hinge; for smooth losses the derivative by the margin.
-
 #: "matrix": second moments of every bin. "diagonal": an upper bound of them. "scalar": one number.
 Form = Literal["matrix", "diagonal", "scalar"]
 
@@ -199,25 +190,6 @@ def plan_statistics(loss: MarginLoss, n_sent: int, budget: int = BUDGET) -> Boun
     ]
     return next((plan for plan in plans if plan.size <= budget), plans[-1])
 
-
-# The driver's half of the bound: an upper bound of the absent examples' loss at any model.
-#
-# With ``t_i = x_i.(v - v0)`` the deficit of row i at v is ``u_i = a_i - t_i``. The sums kept at v0
-# give the sum of u over a bin exactly, and an upper bound of its sum of squares:
-#
-#     ``lin = S1 - G.(v - v0)``,  ``sq = S2 - 2 q.(v - v0) + (v - v0)^T M (v - v0)``.
-#
-# Hinge: ``max(0, u) = (u + |u|) / 2`` and ``sum s |u| <= sqrt(n sq)``; the bound is tighter where
-# the
-# bin and ``|t| <= max|x| |v - v0|`` limit u (:func:`_confined`). Smooth losses: value and slope at
-# v0, plus the largest curvature that the bin's rows can meet on the way; exact for the squared
-# loss.
-#
-# Every step errs to one side: an inaccurate parameter, or a norm that is too large, makes the bound
-# looser, never wrong. The rounding error, including the cancellation when kept sums are subtracted,
-# is added by the textbook bound for n additions in any order, ``gamma_n = n u / (1 - n u)``.
-#
-# Source: generalises the certificate for absent examples; the two-moment bound is Scarf's (1958).
 
 #: Half of the distance from 1 to the next double.
 UNIT: Final = 2.0**-53
@@ -494,15 +466,6 @@ def _gamma(n: float) -> float:
     """Return the relative error of n additions in any order, against the sum of absolute terms."""
     return n * UNIT / (1.0 - min(n * UNIT, 0.5))
 
-
-# Absent examples whose dual variables are frozen, and an upper bound of their loss.
-#
-# With ``absent: freeze`` the model keeps the contribution of vanished examples from the last
-# certificate that they took part in. The dual objective stays exact. Their loss at the current
-# model is bounded by the statistics kept with that certificate. If no member has those any more, it
-# is bounded by the longest row, and their dual variables are zero from then on.
-#
-# Source: our study of both CoCoA papers; neither continues without examples.
 
 #: Certificates whose sums are kept, as many as members keep.
 KEPT: Final = 3

@@ -4,6 +4,12 @@ The local problem at residual r is ``-r.A dw + sigma'/2 dw.A'HA dw`` plus the co
 with the loss's curvatures H. Divided by sigma' it is an elastic net with residual ``r / sigma'``
 and penalties ``a / sigma'``, the form that coordinate descent solves.
 
+Sweeps find the support of a solution and its signs soon, and its values slowly if columns are much
+alike. With fixed signs the values solve linear equations, by conjugate gradients: the matrix is
+never formed, and a product with it costs about two sweeps over the support. The step is a descent
+direction wherever they stop. It is shortened where a sign would change, so that the objective never
+grows.
+
 Source: equation 12 of the general CoCoA framework (Smith et al., 2018), with features as data.
 """
 
@@ -24,15 +30,6 @@ from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.arrays import F64, I64
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.ids import ChunkId
-
-# A step towards the best coefficients with their present signs, by conjugate gradients.
-#
-# Sweeps find the support of a solution and its signs soon, and its values slowly if columns are
-# much alike. With fixed signs the values solve linear equations. The matrix is never formed; a
-# product with it costs about two sweeps over the support. The step is a descent direction wherever
-# conjugate gradients stop. It is shortened where a sign would change, so that the objective never
-# grows.
-
 
 #: Maximum bytes of the support's columns for which they are copied and a step is made.
 BYTES_MAX: Final = 2**26

@@ -20,10 +20,6 @@ from numpy.typing import NDArray
 
 from elasticml.compiled import regrouping_kernel, unchecked_kernel
 
-# Pointers to arrays by address, for kernels that visit the rows of many chunks in one call.
-#
-# An address in a table is an integer; the owner of the table keeps the arrays alive.
-
 
 @intrinsic
 def pointer(typing_context: Any, address: Any, like: Any) -> Any:
@@ -83,13 +79,6 @@ def prefetch(typing_context: Any, address: Any) -> Any:
 
     return types.void(address), generate
 
-
-# Products and updates with one row of a chunk by address, compiled: dot, add.
-#
-# The serial loops are small enough for the compiler to inline them into the kernels that visit
-# rows. A row has ``count`` values at ``at_values`` and, if sparse, column numbers at
-# ``at_indices``. Sequence rows are codes, see :mod:`elasticml.data.chunks.ngrams`. Arithmetic is in
-# the type of ``r``.
 
 DENSE: Final = 0
 CSR: Final = 1

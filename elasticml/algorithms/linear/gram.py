@@ -2,6 +2,11 @@
 
 For very sparse rows the products of a row's entries are added one by one. Otherwise products are of
 dense blocks: a block stays in the L2 cache between being written and multiplied.
+
+``sum x^2 - n mean^2`` loses all digits for a column whose mean is 1e8 times its standard deviation,
+and so do inner products. Dense columns are centred entry by entry. Of sparse columns only those
+with a relatively small variance are; they are nearly dense anyway: by Cauchy and Schwarz, the rows
+without an entry have at most the share of the weight that the variance has of the mean square.
 """
 
 from __future__ import annotations
@@ -14,15 +19,6 @@ from numpy.typing import NDArray
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import kernel
 from elasticml.data.chunks.kernels import Pointers
-
-# Explicit centring of columns whose mean is large compared with their standard deviation.
-#
-# ``sum x^2 - n mean^2`` loses all digits for a column whose mean is 1e8 times its standard
-# deviation, and so do inner products. Dense columns are centred entry by entry. Of sparse columns
-# only those with a relatively small variance are; they are nearly dense anyway: by Cauchy and
-# Schwarz, the rows without an entry have at most the share of the weight that the variance has of
-# the mean square.
-
 
 #: A sparse column is centred explicitly if its variance is below this share of its mean square.
 CLOSE: Final = 1e-6

@@ -24,12 +24,6 @@ from numpy.typing import NDArray
 
 from elasticml.compiled import inlined_kernel, kernel
 
-# Read eight decimal digits at a time from a 64-bit word, and the machine instructions for it.
-#
-# Eight bytes are loaded as one little-endian word. Finding which of them are digits, and the number
-# that they form, takes a dozen operations and no branch. Nothing here checks array bounds: callers
-# pass offsets within the text.
-
 _ZERO, _NINE = 48, 57
 
 #: Eight times the digit zero.
@@ -157,16 +151,6 @@ def product(_: Any, a: Any, b: Any) -> Any:
 
     return types.UniTuple(types.uint64, 2)(types.uint64, types.uint64), generate
 
-
-# Parse decimal numbers from bytes, eight digits at a time; correctly rounded or marked inexact.
-#
-# The decimal ``m * 10**p`` becomes the nearest double by one division or product of exact doubles
-# where both are small (Clinger, "How to read floating point numbers accurately", 1990), else from
-# the upper half of ``m`` times a 128-bit power of five (Lemire, "Number parsing at a gigabyte per
-# second", Software: Practice and Experience 51, 2021, section 6). Ties, subnormal numbers, and
-# numbers beyond the largest double are left to the caller.
-#
-# Nothing here checks array bounds: callers pass offsets within the text.
 
 #: Result of parsing: correctly rounded, left to the caller, or not a number.
 EXACT: Final = 0

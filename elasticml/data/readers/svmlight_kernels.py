@@ -64,10 +64,6 @@ class Parsed(NamedTuple):
     counters: NDArray[np.int64]
 
 
-# Fast paths for the most frequent svmlight tokens: one word or three, without a loop.
-#
-# All other tokens are left to :func:`elasticml.data.readers.decimals.number_at`.
-
 #: Bytes that :func:`fraction_at` may access.
 FRACTION_BYTES: Final = 27
 
@@ -176,13 +172,6 @@ def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
         value, is_sure = scaled(whole, -8 - int(k) - int(j))
     return (-value if negative else value), end, is_sure
 
-
-# Parse svmlight text from bytes: one pass, without the GIL; numbers are exact or marked.
-#
-# The most frequent tokens, ``index:value`` with an index of at most seven digits, are read without
-# a loop over their bytes; slower functions handle the others. Numbers are parsed by
-# :mod:`elasticml.data.readers.decimals`; Python's ``float`` parses the few that it marks as
-# inexact.
 
 #: Digits of an index that are read at once; any number of so few digits is below ``INDEX_MAX``.
 _INDEX_DIGITS: Final = 8

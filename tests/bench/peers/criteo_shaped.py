@@ -5,8 +5,8 @@ their logarithm, and 26 categorical fields with the original cardinalities, whos
 power law; a quarter of the labels are positive. None of the original data is used. Each pair of
 field and value is hashed into a column; colliding pairs are added up, as in feature hashing.
 
-Unlike ``format: synthetic`` with ``shape: criteo``, where every field has its own columns, fields
-share columns here, and most columns belong to rare values.
+Unlike the shape ``criteo`` of ``examples/papers/support/shaped_rows.py``, where every field has its
+own columns, fields share columns here, and most columns belong to rare values.
 """
 
 from __future__ import annotations
