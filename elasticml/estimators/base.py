@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from elasticml.models.model import Model
     from elasticml.models.row_input import RowInput
 
-# Warnings of estimators.
+T = TypeVar("T")
 
 
 def warn_of_gap(gap: float, tolerance: float, rounds: int) -> None:
@@ -55,9 +56,6 @@ def warn_of_gap(gap: float, tolerance: float, rounds: int) -> None:
             f"the duality gap is {gap:.3g} after {rounds} iterations, wanted {tolerance:.3g}: "
             "raise max_iter or tol, or scale the columns"
         )
-
-
-# Dask collections: predictions are lazy, partition by partition.
 
 
 def is_lazy(X: Any) -> bool:
@@ -106,6 +104,23 @@ def _of_part(
     return values
 
 
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def with_parameters(estimator: type[T]) -> type[T]:
+    """Give an estimator the constructor that a dataclass of its parameters has.
+
+    It is no dataclass: Dask takes those apart wherever it meets them, and makes them again of their
+    fields, by position and without what was fitted.
+    """
+    bases: list[Any] = [base for base in estimator.__mro__[1:] if "_parameters" in vars(base)]
+    for base in bases:
+        base.__dataclass_fields__ = base._parameters
+    made: Any = dataclass(eq=False, repr=False)(estimator)
+    made._parameters = made.__dataclass_fields__
+    for one in (made, *bases):
+        del one.__dataclass_fields__
+    return estimator
+
+
 class ElasticEstimator(BaseEstimator):
     """What all estimators here share: a client that is never copied, and models that are saved.
 
@@ -152,12 +167,6 @@ class ElasticEstimator(BaseEstimator):
         state: dict[str, Any] = super().__getstate__()
         scheduler = getattr(state.get("client"), "scheduler", None)
         return state if scheduler is None else {**state, "client": scheduler.address}
-
-    def __dask_tokenize__(self) -> Any:
-        """Return what Dask tells models apart by: of a dataclass, it would see parameters alone."""
-        from dask.base import normalize_token
-
-        return normalize_token((type(self).__qualname__, self.__getstate__()))
 
     def _validate_params(self) -> None:
         """Validate the parameters, and warn of those that have no meaning here."""

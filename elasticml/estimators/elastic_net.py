@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse
 
 from elasticml.arrays import F64
-from elasticml.estimators.base import LinearRegressor, warn_of_gap
+from elasticml.estimators.base import LinearRegressor, warn_of_gap, with_parameters
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.jobs.user_warnings import warn
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class ElasticNet(LinearRegressor):
     """Fit a linear regression with an L1 and an L2 penalty, and certify how good the fit is.
 
@@ -138,7 +138,7 @@ class ElasticNet(LinearRegressor):
         return tags
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class Lasso(ElasticNet):
     """Linear regression with an L1 penalty: :class:`ElasticNet` with ``l1_ratio`` 1.
 

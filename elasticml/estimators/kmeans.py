@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -28,7 +28,7 @@ from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
-from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of
+from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of, with_parameters
 from elasticml.estimators.inputs import is_named, load_training_rows
 from elasticml.jobs.user_warnings import warn
 from elasticml.runtime.executors import parallel
@@ -54,7 +54,7 @@ _STARTS: Final[dict[str, How]] = {
 }
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, ElasticEstimator):
     """Find clusters with K-Means, in this process or on a Dask cluster.
 

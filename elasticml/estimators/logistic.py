@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval
 
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
-from elasticml.estimators.base import LinearClassifier, is_lazy, warn_of_gap
+from elasticml.estimators.base import LinearClassifier, is_lazy, warn_of_gap, with_parameters
 from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.jobs.user_warnings import warn
@@ -71,7 +71,7 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
     return bool(C * mean * square <= (DESCENT_STRENGTH_MAX if is_few else STRENGTH_MAX))
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class LogisticRegression(LinearClassifier):
     """Fit a binary or multinomial logistic regression, and certify how good the fit is.
 

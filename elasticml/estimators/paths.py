@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Final
 
@@ -18,7 +18,7 @@ from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import n_threads
-from elasticml.estimators.base import LinearRegressor, warn_of_gap
+from elasticml.estimators.base import LinearRegressor, warn_of_gap, with_parameters
 from elasticml.estimators.elastic_net import ElasticNet
 from elasticml.estimators.inputs import load_arrays
 from elasticml.estimators.rows import ArrayRows
@@ -186,7 +186,7 @@ def path_on(
     return fits
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class ElasticNetCV(LinearRegressor):
     """The elastic net with the penalty chosen by cross-validation along paths.
 
@@ -326,7 +326,7 @@ class ElasticNetCV(LinearRegressor):
             pool.close()
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class LassoCV(ElasticNetCV):
     """The lasso with cross-validation: :class:`ElasticNetCV` with ``l1_ratio`` 1.
 

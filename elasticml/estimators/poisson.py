@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
-from elasticml.estimators.base import LinearRegressor, is_lazy
+from elasticml.estimators.base import LinearRegressor, is_lazy, with_parameters
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.objectives.links import predictions
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class PoissonRegressor(LinearRegressor):
     """Fit a regression of counts with mean ``exp(w.x + b)``, and certify how good the fit is.
 
@@ -93,7 +93,8 @@ class PoissonRegressor(LinearRegressor):
             loss="poisson",
             l2=self._unit * float(self.alpha),
             intercept=1.0 if self.fit_intercept else None,
-            gap=self.tol * of_constant,
+            # Constant counts leave no more than rounding errors of predictions.
+            gap=max(self.tol * of_constant, float(np.finfo(float).eps) ** 2 * targets.mean),
             rounds=self.max_iter,
             method="newton",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from elasticml.estimators.base import LinearRegressor
+from elasticml.estimators.base import LinearRegressor, with_parameters
 from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 
@@ -28,7 +28,7 @@ _OTHER_SOLVERS: Final = ("svd", "lsqr", "sparse_cg", "sag", "saga", "lbfgs")
 _EQUATIONS_MAX: Final = 2000
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class Ridge(LinearRegressor):
     """Fit least squares with an L2 penalty, and certify how good the fit is.
 
@@ -132,12 +132,14 @@ class Ridge(LinearRegressor):
         )
         if rows.client is None and not self.positive and is_exact:
             method = "equations"
+        size = targets.variance if self.fit_intercept else targets.square
         return Problem(
             loss="squared",
             l2=float(alphas[number % alphas.size]) / max(targets.total, 1e-300),
             positive=self.positive,
             intercept=1.0 if self.fit_intercept else None,
-            gap=0.5 * self.tol * (targets.variance if self.fit_intercept else targets.square),
+            # Constant targets leave no more than rounding errors of predictions.
+            gap=max(0.5 * self.tol * size, float(np.finfo(float).eps) ** 2 * targets.square),
             rounds=self.max_iter or (10_000 if self.positive else 100),
             method=method,
         )

@@ -437,8 +437,9 @@ def _solve_as_job(rows: ArrayRows | DaskRows, case: Case) -> Solution:
     data = rows.source(targets)
     if problem.loss == "hinge":
         return _trained(problem, CoCoA(**_cocoa(problem)), data, rows.client, problem.rounds)
-    algorithm, gap = _batch_gradient(problem), problem.gap if problem.l2 > 0.0 else None
-    return _trained(problem, algorithm, data, rows.client, problem.rounds, gap=gap)
+    # A goal of 0, that of constant targets, ends a job where only rounding errors are left.
+    gap = max(problem.gap, float(np.finfo(float).tiny)) if problem.l2 > 0.0 else None
+    return _trained(problem, _batch_gradient(problem), data, rows.client, problem.rounds, gap=gap)
 
 
 def _batch_gradient(problem: Problem) -> BatchGradient:
@@ -469,12 +470,16 @@ def _trained(
     start: Mapping[str, Any] | None = None,
     gap: float | None = None,
 ) -> Solution:
+    from elasticml.algorithms.linear.newton import ROUNDED
     from elasticml.story.summary import summary_from_json
 
     result = run_job(algorithm, data, client, rounds, start, gap)
     summary = summary_from_json(result.summary)
     used = len(result.history) if summary.rounds is None else summary.rounds
-    solution = _of_arrays(problem, result.arrays, summary.gap, used, bool(summary.converged))
+    # If only rounding errors are left of the gap, the fit counts as converged.
+    rounded = ROUNDED * abs(summary.objective or 0.0)
+    converged = bool(summary.converged) or (summary.gap is not None and summary.gap <= rounded)
+    solution = _of_arrays(problem, result.arrays, summary.gap, used, converged)
     return solution if algorithm.name == "cocoa" else replace(solution, method="newton")
 
 
@@ -487,7 +492,6 @@ def _of_arrays(
         intercept=np.array(arrays["intercept"], np.float64).reshape(-1)[: problem.n_models],
         gap=gap,
         rounds=rounds,
-        # If only rounding errors are left of the gap, the fit counts as converged.
         converged=converged or gap <= problem.gap,
         method="dual",
     )

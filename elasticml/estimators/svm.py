@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from elasticml.estimators.backend_choice import (
     PRODUCT_VALUES_MIN,
     STEP_VALUES_MIN,
 )
-from elasticml.estimators.base import LinearClassifier
+from elasticml.estimators.base import LinearClassifier, with_parameters
 from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
 
 
-@dataclass(eq=False, repr=False)
+@with_parameters
 class LinearSVC(LinearClassifier):
     """Fit a linear support vector classifier, and certify how good the fit is.
 

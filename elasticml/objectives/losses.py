@@ -229,8 +229,10 @@ def complete(record: type) -> type:
             f"and a target, and {getattr(record, '__name__', record)!s} is not that: {what}"
         )
     defaults: dict[str, Any] = {n: d for n, d in vars(Loss).items() if not n.startswith("_")}
-    if is_of_classes(getattr(record, "link", Loss.link)):
-        defaults["fold"] = _label
+    # A loss that is derived from one of another kind has its own fold.
+    if "fold" not in vars(record):
+        of_classes = is_of_classes(getattr(record, "link", Loss.link))
+        setattr(record, "fold", _label if of_classes else Loss.fold)  # noqa: B010
     for name, default in defaults.items():
         if not hasattr(record, name):
             setattr(record, name, default)

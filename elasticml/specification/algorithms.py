@@ -504,8 +504,9 @@ class BatchGradient(_WithLoss, _Linear):
     def certifies_gap(self) -> bool:
         """Whether jobs certify a gap.
 
-        Those with losses that no other algorithm certifies, and those that penalise every
-        coefficient as it is.
+        Those with losses that no other algorithm certifies, those that penalise every coefficient
+        as it is, and with ``penalise: raw`` also the losses ``logistic`` and ``squared`` with an
+        intercept that is not penalised.
         """
         is_whole = self.penalise == "raw" and not self.has_free_intercept
         return self.l2 > 0.0 and (is_whole or self.certifies_intercept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_serializer, model_validator
@@ -305,8 +306,8 @@ class Validate(_Scores):
     51
     """
 
-    #: Share of the training rows that is held out; they are never trained on, but the survey of a
-    #: table reads them: its categories, replacements of missing values and scales are of all rows.
+    #: Share of the training rows that is held out: they are not trained on, and do not count for a
+    #: table's categories, replacements of missing values and scales. Classes are those of all rows.
     share: float | None = Field(default=None, gt=0, lt=1)
     #: The validation data: a path, or the options that differ from the training data.
     data: Any = None
@@ -338,14 +339,14 @@ class Checkpoint(SettingsModel):
     every: float = Field(default=5.0, ge=0)
 
 
-def _checked_memory(memory: Any) -> Any:
-    if memory not in (None, "auto") and parse_size(memory) < CONTAINER_BYTES_MIN:
+def _checked_memory(memory: Any, *, others: tuple[Any, ...] = (None,)) -> Any:
+    if memory not in others and parse_size(memory) < CONTAINER_BYTES_MIN:
         raise ValueError("wanted at least 64 MiB; give a size such as 2 GiB")
     return memory
 
 
-_MEMORY = AfterValidator(_checked_memory)
-_Memory = Annotated[str | int | None, _MEMORY]
+_Memory = Annotated[str | int | None, AfterValidator(_checked_memory)]
+_LocalMemory = Annotated[str | int, AfterValidator(partial(_checked_memory, others=("auto",)))]
 
 
 class _Workers(SettingsModel):
@@ -372,7 +373,7 @@ class LocalWorkers(_Workers):
     #: Compute threads of a worker.
     threads: Threads = 1
     #: Memory of a worker, such as 2 GiB; "auto" divides the machine's memory.
-    memory: Annotated[str | int, _MEMORY] = "auto"
+    memory: _LocalMemory = "auto"
     #: Factor by which a worker's computations are slowed down, by its index from 0; for studies.
     slowdown: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1)]] = Field(
         default_factory=dict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -172,6 +173,24 @@ def test_a_fit_starts_from_the_last_one(client: Client, model: Any) -> None:
     cold = np.max(model.fit(X, y).n_iter_)
     # The last fit's best lower bound is no longer known: another round may be needed.
     assert np.max(model.fit(X, y).n_iter_) <= 1 < cold
+
+
+@pytest.mark.parametrize("targets", [np.full(400, 7.0), np.stack([TARGET, np.full(400, 7.0)], 1)])
+def test_constant_targets_have_no_gap_to_wait_for(client: Client, targets: Any) -> None:
+    model = em.Ridge(3.0, tol=1e-8, client=client).fit(X, targets)
+    last = np.atleast_2d(model.coef_)[-1]
+    np.testing.assert_allclose(last, 0.0, atol=1e-9)
+    assert np.atleast_1d(model.intercept_)[-1] == pytest.approx(7.0)
+
+
+def test_a_ridge_on_times_is_certified_as_in_this_process(client: Client) -> None:
+    late = np.column_stack([X[:, :2], 1.7e9 + 1e5 * X[:, 2]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        there = em.Ridge(1.0, tol=1e-6, client=client).fit(late, TARGET)
+    here = em.Ridge(1.0, tol=1e-6).fit(late, TARGET)
+    assert there.n_iter_ < 50
+    np.testing.assert_allclose(there.predict(late), here.predict(late), atol=0.02)
 
 
 def test_a_lasso_that_runs_out_of_rounds_warns(client: Client) -> None:

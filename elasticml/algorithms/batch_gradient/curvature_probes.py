@@ -136,7 +136,7 @@ def read_sketch(columns: Columns, arrays: Arrays) -> Sketch:
 
 @dataclass(slots=True)
 class OwnGradient:
-    """A member's last gradient, for comparison with its next: see :mod:`likeness`."""
+    """A member's last gradient, for comparison with its next: see ``scatter``."""
 
     _point: int = -1
     _chunks: tuple[ChunkId, ...] = ()

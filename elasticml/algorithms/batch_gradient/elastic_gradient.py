@@ -167,7 +167,8 @@ class ElasticGradient:
         Parameters
         ----------
         parameters : mapping
-            How a solver may compute the margins, see :mod:`messages`.
+            How a solver may compute the margins, see
+            :mod:`~elasticml.algorithms.batch_gradient.gradient_exchanges`.
         roll_back : bool
             Abandon the round if a stand-in was created: line 16.
 

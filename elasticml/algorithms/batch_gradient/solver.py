@@ -85,7 +85,7 @@ class _Block:
 
 
 class BatchGradientSolver:
-    """Computes the operations of :mod:`messages`. Its state is caches only.
+    """Computes the operations of the exchanges. Its state is caches only.
 
     Apart from rounding, results do not depend on the caches.
     """

@@ -108,7 +108,7 @@ def column_bytes(section: Mapping[str, Any]) -> int:
     """Return the bytes per column of the optimizer's state, given the ``algorithm`` section.
 
     Sketches are not included: their size is bounded independently of the model's width, see
-    :mod:`curvatures`.
+    :mod:`~elasticml.algorithms.batch_gradient.curvature_estimates`.
     """
     settings = settings_from_section(BatchGradient, section)
     return PAIRS_BYTES if settings.chosen_optimizer in ("lbfgs", "auto") else 0
@@ -135,7 +135,11 @@ def _train(
     )
     optimizer = yield from _make_optimizer(settings, facts, columns, resume)
     is_raw = settings.penalise == "raw"
-    penalised = replace(columns, factor=None, shift=None) if is_raw else columns
+    penalised = columns
+    if is_raw:
+        # A free intercept takes the shifts up: rows are shorter about their mean.
+        shift = columns.shift if settings.has_free_intercept else None
+        penalised = replace(columns, factor=None, shift=shift)
     lower_bound = yield from lower_bound_for(settings, penalised, resume)
     elastic = ElasticGradient(
         columns=columns,
@@ -278,6 +282,8 @@ class _Descent:
         """Raise the lower bound of the minimum; the arguments are of all examples."""
         if self.lower_bound is not None:
             penalty = self.penalty
+            if isinstance(penalty, CarriedL2) and self.lower_bound.intercept is not None:
+                penalty = replace(penalty, columns=replace(penalty.columns, shift=None))
             gradient, model = penalty.by_coefficients(gradient), penalty.coefficients(w)
             self.lower_bound.learn(value, gradient, model)
 

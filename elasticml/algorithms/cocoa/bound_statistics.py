@@ -229,16 +229,17 @@ def _add_rows(
 ) -> None:
     """Add ``c_i x_i``, times ``inverse``, to the rows ``at_i`` of ``out``; the offset adds c."""
     d = matrix.shape[1]
-    inverse = np.ones(out.shape[1]) if inverse is None else inverse
     if isinstance(matrix, np.ndarray):
         order = np.argsort(at, kind="stable")
         starts = np.searchsorted(at[order], np.arange(len(out) + 1))
         binned = scipy.sparse.csr_array((c[order], order, starts), shape=(len(out), at.size))
-        out[:, :d] += (binned @ matrix) * inverse[:d]
+        sums = binned @ matrix
+        out[:, :d] += sums if inverse is None else sums * inverse[:d]
     else:
         _add_sparse(matrix.indptr, matrix.indices, matrix.data, at, c, inverse, out)
     if has_offset:
-        out[:, -1] += np.bincount(at, c, len(out)) * inverse[-1]
+        total = np.bincount(at, c, len(out))
+        out[:, -1] += total if inverse is None else total * inverse[-1]
 
 
 def _add_products(matrix: Any, rows: RowMap, at: I64, s: F64, out: F64) -> None:
@@ -347,7 +348,7 @@ def _add_sparse(
     values: F64,
     at: I64,
     coefficients: F64,
-    inverse: F64,
+    inverse: F64 | None,
     out: F64,
 ) -> None:
     for i in range(at.size):
@@ -355,7 +356,10 @@ def _add_sparse(
         if c != 0.0:
             for j in range(indptr[i], indptr[i + 1]):
                 column = np.uint32(indices[j])
-                row[column] += c * values[j] * inverse[column]
+                if inverse is None:
+                    row[column] += c * values[j]
+                else:
+                    row[column] += c * values[j] * inverse[column]
 
 
 @kernel

@@ -507,8 +507,12 @@ def _feature_tables(
         )
     used = [name for name in names if name in {*encoder.used, *keep}]
     if not is_csv:
-        for piece in _pieces(file):
-            yield from _parquet_tables(piece, used)
+        # In one pass: a piece of a row group would decode the rows before it again.
+        with _open_parquet(path) as opened:
+            at = 0
+            for batch in opened.iter_batches(_BATCH_ROWS, columns=used, use_threads=False):
+                start, at = at, at + batch.num_rows
+                yield pyarrow.Table.from_batches([batch]), functools.partial(_row_from, start)
         return
     kinds = {**dict(zip(names, types, strict=True)), **encoder.types}
     for block in text_blocks(file):
@@ -519,6 +523,10 @@ def _feature_tables(
 
 def _row_of_group(group: int, start: int, row: int) -> str:
     return f"row {start + row} of row group {group}"
+
+
+def _row_from(start: int, row: int) -> str:
+    return f"row {start + row}"
 
 
 @once_per_version

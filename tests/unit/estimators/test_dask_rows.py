@@ -1,12 +1,14 @@
-"""Targets of Dask collections are those of rows in memory."""
+"""Targets of Dask collections are those of rows in memory, and Dask leaves models as they are."""
 
 from __future__ import annotations
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
 
+import elasticml as em
 from elasticml.estimators.dask_rows import DaskRows
 from elasticml.estimators.rows import ArrayRows, Targets
 
@@ -48,3 +50,10 @@ def test_targets_have_the_sums_of_those_in_memory(client, weights):
                 np.testing.assert_array_equal(whole_there, whole)
     np.testing.assert_array_equal(there.labels.values, here.labels.values)
     np.testing.assert_array_equal(there.labels.weights, here.labels.weights)
+
+
+def test_a_model_beside_a_collection_is_returned_as_it_is():
+    model = em.Lasso(0.1).fit(X, Z)
+    found, total = dask.compute({"model": model}, da.ones(4).sum())
+    assert found["model"] is model
+    assert total == 4.0

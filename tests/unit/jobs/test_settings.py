@@ -196,6 +196,7 @@ WRONG = [
     ("cluster: {kind: yarn, workers: 4, workers_min: 5}", "got 5, wanted at most workers, 4"),
     ("cluster: {kind: yarn, keytab: me.keytab}", "cluster.principal: missing, and keytab is given"),
     ("cluster: {kind: yarn, memory: 1 MiB}", "wanted at least 64 MiB; give a size such as 2 GiB"),
+    ("cluster: {kind: yarn, memory: auto}", "cluster.memory: got 'auto': size 'auto' is not"),
     ("cluster: {kind: yarn, pack: true, environment: 'venv:///e'}", "environment names venv:///e;"),
     ("cluster: {kind: yarn, pack: true, specification: s.yaml}", "the specification already sets"),
     ("cluster: {kind: yarn, scheduler: {x: 1}}", "scheduler.x is not a setting (there is memory, "),

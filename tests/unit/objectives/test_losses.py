@@ -18,6 +18,7 @@ from elasticml.objectives.losses import LOSSES, complete
 from elasticml.objectives.penalties import L2
 from tests.log_cosh import LogCosh, Wide
 from tests.reference import LOSSES as BY_NUMPY
+from tests.reference import SETTINGS
 
 
 def only(name: str) -> MarginLoss:
@@ -267,7 +268,7 @@ def test_the_logistic_loss_of_nan_is_nan() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BY_NUMPY if name in LOSSES])
 def test_values_and_slopes_are_those_of_numpy(name: str) -> None:
-    loss = loss_named(name)
+    loss = loss_named(name, SETTINGS.get(name, {}))
     z, y, _ = rows_of(loss)
     for found, by_numpy in zip(loss.each(z, y), BY_NUMPY[name], strict=True):
         np.testing.assert_allclose(found, by_numpy(z, y), atol=1e-12)
@@ -295,6 +296,14 @@ def test_a_quantile_loss_is_scikit_learns_and_smoothing_lowers_it_by_no_more_tha
 def test_what_is_no_loss_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="wanted a NamedTuple with the methods value, slope"):
         complete(wrong)
+
+
+def test_a_loss_derived_from_one_of_classes_takes_targets_as_they_are() -> None:
+    folded, plain = (
+        complete(type("Derived", (type(LOSSES["logistic"]),), {"link": link}))
+        for link in ("logit", "identity")
+    )
+    assert (folded().fold(-1.0), plain().fold(-1.0)) == (-1.0, 1.0)
 
 
 def test_the_penalty_leaves_the_intercept_alone() -> None:
