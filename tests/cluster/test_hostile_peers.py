@@ -54,7 +54,8 @@ def job() -> em.Job:
             {"name": "batch_gradient", "loss": "logistic"}, {"rows": 4000, "columns": 40, "seed": 5}
         ),
         stop=em.Stop(rounds=60),
-        collective=em.settings.Collective(topology="tree", fan_out=2),
+        # A machine that is busy for a while loses no member.
+        collective=em.settings.Collective(topology="tree", fan_out=2, deadline=120.0),
         chunk_size=16384,
         absent="ignore",
     )
