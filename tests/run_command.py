@@ -9,7 +9,7 @@ from pathlib import Path
 
 import elasticml as em
 
-WAIT_S = 120
+WAIT_S = 300
 
 
 def start_run(folder: Path, *arguments: str) -> subprocess.Popen[str]:

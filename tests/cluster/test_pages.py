@@ -37,7 +37,7 @@ def test_the_blocks_of_a_page_run(page, tmp_path, cache):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=540,
     )
     n_blocks = sum(block.runs for block in blocks_of(page))
     assert f"\n{n_blocks} blocks" in done.stdout, done.stdout[-4000:]

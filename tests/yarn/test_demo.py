@@ -12,7 +12,7 @@ import pytest
 from elasticml.report.preemptions import containers
 from elasticml.report.run_reader import read_run
 
-pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(900)]
 
 COMMAND = [sys.executable, "-m", "yarn.mini", "demo", "--json"]
 

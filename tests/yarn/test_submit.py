@@ -20,7 +20,7 @@ from elasticml.clusters.yarn.jobs.submission import read_attempt
 from elasticml.data.storage import filesystem
 from tests.waiting import until
 
-pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(900)]
 
 WAIT_S_MAX = 180
 ROWS, COLUMNS = 4000, 22

@@ -16,7 +16,7 @@ from distributed.core import Status
 import elasticml as em
 from tests.waiting import until
 
-pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ENVIRONMENT = f"python://{sys.executable}"
 SMALL = {"worker_memory": "512 MiB", "scheduler_memory": "512 MiB", "queue": "ml"}

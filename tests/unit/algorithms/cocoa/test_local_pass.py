@@ -370,7 +370,6 @@ def test_losses_of_threads_are_undone_and_the_gap_still_closes() -> None:
     assert p.primal(v) - p.dual() <= 1e-6
 
 
-@pytest.mark.timeout(120)
 def test_a_failing_thread_leaves_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls, has_drawn = parallel_epoch.run_tasks, itertools.count(), threading.Event()
 
