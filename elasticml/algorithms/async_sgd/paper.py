@@ -77,10 +77,10 @@ class Paper:
 
     def step(self, state: Arrays, batch: Batch) -> None:
         """Take ``w <- w - step``, where ``step`` is ``eps Delta``, and store w before and after."""
-        w = state[self._name]
-        if not batch.size and isinstance(self.problem, Linear):
+        if not batch.size:
             return
-        step = self._step(w, batch) if batch.size else 0.0
+        w = state[self._name]
+        step = self._step(w, batch)
         state[BEFORE][...] = w
         w -= step
         state[PROJECTED][...] = w
