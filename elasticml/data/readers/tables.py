@@ -541,7 +541,7 @@ def roles_of_vectors(
     Raises
     ------
     ConfigError
-        When one is both, or there are no labels.
+        When one is both, there are no labels, or values are the name of a column.
     """
     roles, joined = list[Any](), dict[str, Any]()
     for column, vector, key in zip(columns, vectors, ("label", "weight"), strict=True):
@@ -550,6 +550,8 @@ def roles_of_vectors(
             continue
         if column is not None:
             raise ConfigError(f"{key}: got {column!r} and values, wanted one of them")
+        if isinstance(vector, str):
+            raise ConfigError(f"{key}: got {vector!r} as values; name a column by {key}={vector!r}")
         roles.append(key if key not in names else f"elasticml {key}")
         joined[roles[-1]] = vector
     if roles[0] is None:

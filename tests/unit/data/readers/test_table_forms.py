@@ -176,6 +176,7 @@ LONG = pa.table({NAME: ["x", "y"], "y": [0, 1]})
 def test_what_is_no_frame_or_does_not_fit_is_refused() -> None:
     for call, error, words in (
         (lambda: em.from_frame(TABLE), ConfigError, "label: name the column of the labels"),
+        (lambda: em.from_frame(TABLE, "day"), ConfigError, "name a column by label='day'"),
         (lambda: em.from_frame(TABLE, label="z"), ConfigError, "names column 'z', which the frame"),
         (lambda: em.from_frame(TABLE, [1, 2]), DataError, "120 rows and 2 values of label"),
         (lambda: em.from_frame(TABLE, TABLE["y"], label="y"), ConfigError, "'y' and values"),
