@@ -145,6 +145,8 @@ def node(
             f"yarn.nodemanager.{key}": f"{host}:{ports[f'node-{number}-{name}']}"
             for key, name in addresses.items()
         },
+        # Containers find the kernels that the user's processes have compiled.
+        "yarn.nodemanager.user-home-dir": str(Path.home()),
         "yarn.nodemanager.local-dirs": f"{folder}/local",
         "yarn.nodemanager.log-dirs": f"{folder}/logs",
         "yarn.nodemanager.resource.memory-mb": str(settings.memory_mib),
