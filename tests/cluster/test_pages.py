@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from elasticml.user_cache import cache_directory
 from tests.pages import NOT_RUN, ROOT, TORCH, blocks_of, name_of, pages
 
 
@@ -19,8 +20,11 @@ def marked(page):
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """A folder for kernels, which all pages of a run share."""
-    return tmp_path_factory.mktemp("cache")
+    """A cache of data that all pages of a run share, with the kernels of this environment."""
+    folder, kernels = tmp_path_factory.mktemp("cache"), cache_directory() / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    (folder / "kernels").symlink_to(kernels)
+    return folder
 
 
 @pytest.mark.cluster
