@@ -28,9 +28,9 @@ from elasticml.algorithms.base import (
     RoundEnd,
 )
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries, summarise
+from elasticml.evaluation.scoring import make_solver, make_trainer
 from elasticml.ids import ChunkId, ExchangeId, GroupId
 from elasticml.protocol.events import ExchangeHeader
 from tests.chunk_states import send_state
@@ -116,6 +116,8 @@ class World:
     facts: DatasetStats | None = None
     #: A checkpoint to start from.
     resume: Resume | None = None
+    #: How models are scored on the rows that are held out.
+    validate: Mapping[str, Any] | None = None
     #: Survivors take over at once what an exchange over everybody waits for.
     reloads: bool = False
     #: Called at the beginning of every round, to move chunks.
@@ -145,11 +147,10 @@ class World:
     def run(self, rounds: int) -> Run:
         """Train until ``rounds`` rounds are over or the trainer stops."""
         self.facts = self.facts or facts_of([c for part in self.parts for c in part])
-        made = algorithm(self.algorithm)
         self._pending = list(self.schedule)
         self.chunks = {m: [_fresh(c) for c in part] for m, part in enumerate(self.parts)}
         self.solvers = {m: self._new_solver() for m in range(len(self.parts))}
-        trainer = made.trainer(self.settings, self.facts, self.absent, resume=self.resume)
+        trainer = make_trainer(self._section(), self.facts, self.absent, self.resume, self.validate)
         answer: Any = None
         self._start_round()
         while True:
@@ -173,7 +174,10 @@ class World:
 
     def _new_solver(self) -> Any:
         assert self.facts is not None
-        return algorithm(self.algorithm).solver(self.settings, self.facts)
+        return make_solver(self._section(), self.facts, self.validate)
+
+    def _section(self) -> dict[str, Any]:
+        return {**self.settings, "name": self.algorithm}
 
     # --- absences -----------------------------------------------------------------------------
 
@@ -333,7 +337,7 @@ class World:
             self._kept.append((id, {m: self._keep(m, partials[m]) for m in contributors}))
         # An absent member cannot vanish again.
         self.open |= {m for e in due for m in e.members if e.counted} & set(present)
-        rows = {m: sum(chunk.n_rows for chunk in part) for m, part in self.chunks.items()}
+        rows = {m: sum(chunk.info().rows for chunk in part) for m, part in self.chunks.items()}
         examples = sum(rows[m] for m in contributors)
         outcome = Outcome(
             exchange=id,

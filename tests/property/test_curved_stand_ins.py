@@ -7,21 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.schedules import Schedule, schedules
-from tests.serial_world import Return, Run, Vanish, World, split_rows
+from tests.property.test_trainers import MEMBERS, gradient_problem
+from tests.serial_world import Return, Vanish, World
 
-MEMBERS = 5
 ROUNDS = 16
-L2 = 0.1
-RNG = np.random.default_rng(4)
-X = RNG.normal(size=(60, 3)) * [1.0, 2.0, 0.5]
-Y = np.where(X @ [1.0, -1.0, 0.5] + RNG.normal(size=60) > 0, 1.0, -1.0)
-#: Shuffled; sorted by label; and every member with the very same rows.
-LAYOUTS = {
-    "random": (X, Y),
-    "sorted": (X[np.argsort(Y, kind="stable")], np.sort(Y)),
-    "same": (np.tile(X[:12], (MEMBERS, 1)), np.tile(Y[:12], MEMBERS)),
-}
-
+#: Members have random rows, sorted ones, or the very same.
+PROBLEMS = {rows: gradient_problem(rows, l2=1e-4) for rows in ("random", "sorted", "same")}
 SCHEDULES = schedules(
     MEMBERS,
     ROUNDS,
@@ -30,43 +21,19 @@ SCHEDULES = schedules(
     nth_max=2,
     has_state=False,
 )
-optimizers = st.sampled_from(["gd", "lbfgs", "tron"])
 
 
-def run_world(
-    layout: str, schedule: Schedule, optimizer: str, anchors: bool, **given: object
-) -> Run:
-    rows, labels = LAYOUTS[layout]
-    back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
-    world = World(
-        settings={"l2": L2, "optimizer": optimizer, **given},
-        parts=split_rows(rows, labels, MEMBERS, chunk_rows=4),
-        absent="auto",
-        schedule=[*schedule, *back],
-        has_anchors=anchors,
-    )
-    run = world.run(ROUNDS + 5)
-    assert not world.groups
-    assert not world.open
-    return run
-
-
-def objective(layout: str, w: np.ndarray) -> float:
-    rows, labels = LAYOUTS[layout]
-    return float(np.logaddexp(0.0, -labels * (rows @ w[:3])).mean() + L2 / 2 * w[:3] @ w[:3])
-
-
-@settings(max_examples=35)
+@settings(max_examples=25)
 @given(
-    st.sampled_from(sorted(LAYOUTS)),
+    st.sampled_from(sorted(PROBLEMS)),
     SCHEDULES,
-    optimizers,
+    st.sampled_from(["gd", "lbfgs", "tron"]),
     st.sampled_from([{}, {"roll_back": 1}, {"roll_back": 2}]),
     st.booleans(),
     st.booleans(),
 )
 def test_a_guarded_job_returns_no_model_worse_than_one_that_it_knows(
-    layout: str,
+    rows: str,
     schedule: Schedule,
     optimizer: str,
     roll_back: dict[str, int],
@@ -74,41 +41,34 @@ def test_a_guarded_job_returns_no_model_worse_than_one_that_it_knows(
     returns: bool,
 ) -> None:
     """Members that stay away, nearly all of them, let flat stand-ins fall without end."""
-    rows, labels = LAYOUTS[layout]
-    events = [e for e in schedule if returns or isinstance(e, Vanish)]
+    problem = PROBLEMS[rows]
     world = World(
-        settings={"l2": 1e-4, "optimizer": optimizer, **roll_back},
-        parts=split_rows(rows, labels, MEMBERS, chunk_rows=4),
+        settings={**problem.settings, "optimizer": optimizer, **roll_back},
+        parts=problem.parts,
         absent="taylor",
-        schedule=events,
+        schedule=[e for e in schedule if returns or isinstance(e, Vanish)],
         has_anchors=anchors,
     )
     run = world.run(ROUNDS + 30)
-
-    def true(w: np.ndarray) -> float:
-        return objective(layout, w) + (1e-4 - L2) / 2 * float(w[:3] @ w[:3])
-
     known = []
-    for r, row in enumerate(run.rows):
+    for row in run.rows:
         error = row.extra.get("error_bound")
         if row.objective is not None and (row.objective_kind == "exact" or error is not None):
-            known.append((true(run.w(r)), row.objective + (error or 0.0)))
+            known.append((problem.value(row.model), row.objective + (error or 0.0)))
     assert all(value <= bound + 1e-9 for value, bound in known)
-    final = true(run.w(len(run.rows)))
-    kept = run.model.kept
+    final, kept, last = problem.value(run.model.arrays), run.model.kept, run.rows[-1]
     if kept is not None:
         assert final <= kept.objective + 1e-9
         assert kept.objective <= min(bound for _, bound in known) + 1e-9
-    elif run.rows[-1].objective_kind == "exact" and run.model.objective is not None:
+    elif last.objective_kind == "exact" and run.model.objective is not None:
         assert final <= min(bound for _, bound in known) + 1e-9
     # What is certain to be worse than a known model is not returned.
-    last = run.rows[-1]
     if kept is None and last.extra.get("error_bound") is not None:
         low = last.objective - last.extra["error_bound"]
         assert low <= min(bound for _, bound in known) + 1e-9
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(SCHEDULES, st.booleans())
 def test_the_loss_of_identical_members_changes_nothing(schedule: Schedule, anchors: bool) -> None:
     """Borrowed curvature is exact if the absent are copies of the present.
@@ -119,7 +79,18 @@ def test_the_loss_of_identical_members_changes_nothing(schedule: Schedule, ancho
     few = [e for e in seen if isinstance(e, Return) or len(e.members) < 2]
     members = {m for e in few if isinstance(e, Vanish) for m in e.members}
     few = [e for e in few if isinstance(e, Return) or max(members) not in e.members]
-    plain = run_world("same", [], "gd", anchors)
-    run = run_world("same", few, "gd", anchors)
+    problem, runs = PROBLEMS["same"], []
+    for events in ([], few):
+        back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
+        world = World(
+            settings={**problem.settings, "l2": 0.1, "optimizer": "gd"},
+            parts=problem.parts,
+            absent="auto",
+            schedule=[*events, *back],
+            has_anchors=anchors,
+        )
+        runs.append(world.run(ROUNDS + 5))
+        assert not world.groups
+        assert not world.open
     for r in range(ROUNDS):
-        np.testing.assert_allclose(run.w(r), plain.w(r), rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(runs[1].w(r), runs[0].w(r), rtol=1e-7, atol=1e-9)

@@ -62,7 +62,7 @@ def is_subsequence(some: Sequence[Any], of: Sequence[Any]) -> bool:
     return all(entry in rest for entry in some)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(damages=DAMAGES)
 def test_a_checkpoint_is_lost_only_with_its_own_file(
     places: tuple[Path, Path, list[Checkpoint]], damages: list[tuple[int, str, int]]

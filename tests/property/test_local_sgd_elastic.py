@@ -57,7 +57,7 @@ class Watcher:
         self.rounds[int(parameters["serial"])] = (int(parameters["epoch"]), counts)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     schedules(MEMBERS, ROUNDS, OPERATIONS),
     st.sampled_from(["reload", "stall", "ignore"]),

@@ -66,7 +66,7 @@ class Holders:
         return [(name, value) for name, array, value in self.held if not np.all(array == value)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(before=STEPS, closed=st.sampled_from(WAYS), after=STEPS, seed=st.integers(0, 5))
 def test_held_vectors_always_read_as_they_were_sent(before, closed, after, seed):
     async def play() -> None:

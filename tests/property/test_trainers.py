@@ -159,11 +159,11 @@ def gradient_problem(rows: str, loss: str = "logistic", **given: Any) -> Problem
     order = {"random": np.arange(60), "sorted": np.argsort(Y), "same": np.tile(np.arange(12), 5)}
     some = order[rows]
     y = Y[some] if loss == "logistic" else COUNTS[some]
-    intercept = given.setdefault("intercept", False)
-    made = Reference(X=X[some], y=y, loss=loss, l2=L2, has_intercept=intercept)
+    intercept, l2 = given.setdefault("intercept", False), given.setdefault("l2", L2)
+    made = Reference(X=X[some], y=y, loss=loss, l2=l2, has_intercept=intercept)
     return Problem(
         algorithm="batch_gradient",
-        settings={"loss": loss, "l2": L2, "scale": "none", **given},
+        settings={"loss": loss, "scale": "none", **given},
         parts=split_rows(X[some], y, MEMBERS, chunk_rows=4),
         value=made.of_arrays,
         least=made.least,

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticml.algorithms.base import Exchange, Outcome, Proceed, RoundEnd
-from elasticml.algorithms.parallel import Serial
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.readers.tabular import read_csv
 from elasticml.data.scored_rows import with_scored_rows
 from elasticml.data.source import load_all
-from elasticml.evaluation.scoring import SCORE, SUMS, make_solver, make_trainer
-from elasticml.ids import ExchangeId, is_trained
-from elasticml.protocol.events import ExchangeHeader
+from elasticml.evaluation.scoring import SCORE, SUMS
+from elasticml.ids import is_trained
+from tests.property.schedules import Schedule, schedules
+from tests.serial_world import ExchangeRecord, World
 
 ROWS, MEMBERS, ROUNDS = 200, 4, 8
 RNG = np.random.default_rng(1)
@@ -31,8 +30,6 @@ READ = [SOURCE.read(block.index, 512, MEMBERS) for block in SOURCE.blocks()]
 CHUNKS = [chunk for chunks, _ in READ for chunk in chunks]
 FACTS: DatasetStats = merge_summaries([summary for _, summary in READ])
 HELD = [chunk for chunk in CHUNKS if not is_trained(chunk.id)]
-SECTION = {"name": "batch_gradient", "loss": "squared", "optimizer": "gd"}
-VALIDATE_SECTION = {"metric": ["r2"], "every": 1, "patience": 0}
 
 
 def test_held_out_rows_do_not_depend_on_the_size_of_chunks():
@@ -70,73 +67,34 @@ def r2(model: Any) -> float:
     return 1.0 - float(((y - z) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     owners=st.lists(st.integers(0, MEMBERS - 1), min_size=len(CHUNKS), max_size=len(CHUNKS)),
-    lost=st.lists(st.sets(st.integers(0, MEMBERS - 1), max_size=2), min_size=40, max_size=40),
+    schedule=schedules(MEMBERS, ROUNDS, ["gradient", "probe", "curvature", SCORE]),
 )
-def test_a_score_is_of_all_validation_rows_or_withheld(owners: list[int], lost: list[set[int]]):
-    section = SECTION
-    trainer = make_trainer(section, FACTS, "ignore", None, VALIDATE_SECTION)
-    solvers = [make_solver(section, FACTS, VALIDATE_SECTION) for _ in range(MEMBERS)]
-    owned = [[c for c, m in zip(CHUNKS, owners, strict=True) if m == k] for k in range(MEMBERS)]
-    answer: Any = None
-    rounds, n = 0, 0
-    scored: dict[str, Any] = {}
-    while True:
-        try:
-            request = trainer.send(answer)
-        except StopIteration as end:
-            model = end.value
-            break
-        if isinstance(request, RoundEnd):
-            rounds += 1
-            rows = request.extra.get("validation_rows")
-            score = request.extra["validation_r2"]
-            if score is not None:
-                assert rows == FACTS.scored_rows["validation"]
-                assert scored.pop("rows") == FACTS.scored_rows["validation"]
-                assert abs(score - r2(request.model)) < 1e-9
-            elif rows is not None:
-                assert rows == scored.pop("rows") < FACTS.scored_rows["validation"]
-            answer = Proceed(go_on=rounds < ROUNDS)
-            continue
-        assert isinstance(request, Exchange)
-        n += 1
-        gone = lost[n % len(lost)] if rounds else set()
-        answer = outcome_of(
-            request, n, [k for k in range(MEMBERS) if k not in gone], solvers, owned
-        )
-        if SUMS["validation"] in request.returns:
-            scored["rows"] = answer.arrays[SUMS["validation"]][0]
-            assert request.operation == SCORE or len(request.returns) > 1
-    if scored and model.extra.get("validation_r2") is not None:
-        assert abs(model.extra["validation_r2"] - r2(model.arrays)) < 1e-9
+def test_a_score_is_of_all_validation_rows_or_withheld(owners: list[int], schedule: Schedule):
+    scored: dict[int, float] = {}
 
+    def watch(world: World, record: ExchangeRecord) -> None:
+        if SUMS["validation"] in record.exchange.returns:
+            scored[record.round] = record.outcome.arrays[SUMS["validation"]][0]
 
-def outcome_of(
-    request: Exchange, n: int, present: list[int], solvers: list[Any], owned: list[Any]
-) -> Outcome:
-    work = ExchangeHeader(
-        exchange=ExchangeId(n),
-        operation=request.operation,
-        model=request.model,
-        parameters=request.parameters,
-        returns=request.returns,
-    )
-    parts = [solvers[k].compute(work, owned[k], Serial()) for k in present]
-    add = np.maximum if request.reduce == "max" else np.add
-    arrays = {}
-    for name, shape in request.returns.items():
-        total = np.zeros(shape)
-        for part in parts:
-            total = add(total, part[name])
-        arrays[name] = total
-    rows = sum(c.info().rows for k in present for c in owned[k])
-    return Outcome(
-        exchange=ExchangeId(n),
-        arrays=arrays,
-        examples=rows,
-        absent_examples=FACTS.n_rows - rows,
-        members=len(present),
-    )
+    run = World(
+        settings={"loss": "squared", "optimizer": "gd"},
+        parts=[[c for c, m in zip(CHUNKS, owners, strict=True) if m == k] for k in range(MEMBERS)],
+        facts=FACTS,
+        absent="ignore",
+        schedule=schedule,
+        validate={"metric": ["r2"], "every": 1, "patience": 0},
+        watch=watch,
+    ).run(ROUNDS)
+    for number, row in enumerate(run.rows):
+        rows, score = row.extra.get("validation_rows"), row.extra["validation_r2"]
+        assert rows == scored.get(number)
+        if score is not None:
+            assert rows == FACTS.scored_rows["validation"]
+            assert abs(score - r2(row.model)) < 1e-9
+        elif rows is not None:
+            assert rows < FACTS.scored_rows["validation"]
+    score = run.model.extra.get("validation_r2")
+    assert score is None or abs(score - r2(run.model.arrays)) < 1e-9

@@ -2,25 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from elasticml.algorithms.matrix import Matrix
-from elasticml.data.chunks.chunk import csr_chunk, dense_chunk
-from elasticml.ids import ChunkId
-
-ID = ChunkId("0" * 16, 0, 0)
+from tests.unit.data.rows import chunk_of
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 def test_products_of_a_chunk_are_those_of_its_matrix(kind):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((5, 3)) * (rng.random((5, 3)) < 0.6)
-    rows = sp.csr_matrix(x)
-    chunk = (
-        dense_chunk(ID, np.ones(5), x)
-        if kind == "dense"
-        else csr_chunk(ID, np.ones(5), rows.indptr, rows.indices, rows.data, 3)
-    )
+    chunk = chunk_of(kind, x)
     # The data set has a fourth column that this chunk does not know.
     w, c = rng.standard_normal(4), rng.standard_normal(5)
     X = Matrix(chunk, 4)

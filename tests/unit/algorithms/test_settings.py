@@ -4,58 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import (
-    ALGORITHMS,
     LocalSGD,
     absent_rule,
     settings_from_section,
 )
-
-WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("cocoa", {"groups": 65}, r"algorithm\.groups: got 65, wanted at most 64 or auto"),
-    ("cocoa", {"mode": "papers"}, r"did you mean 'paper'\? \(there is default, paper\)"),
-    ("cocoa", {"mode": "paper", "aggregation": "line_search"}, "adds with a fixed gamma"),
-    ("cocoa", {"loss": "squared", "class_weight": "balanced"}, "loss: squared has no classes"),
-    ("batch_gradient", {"l2": "big"}, r"algorithm\.l2: got 'big', wanted a finite number"),
-    ("batch_gradient", {"step": "exact"}, r"\(there is line_search, constant, decay\)"),
-    ("batch_gradient", {"loss": "squared", "class_weight": "balanced"}, "squared has no classes"),
-    ("batch_gradient", {"class_weight": {"7": 0}}, "every weight must be more than 0"),
-    ("primal_cocoa", {"l1": 0.0}, "l1: got 0, wanted a penalty"),
-    ("primal_cocoa", {"loss": "hinge"}, "loss: got 'hinge'"),
-    ("async_sgd", {}, "k: is missing, wanted a number of clusters"),
-    ("async_sgd", {"k": 3, "batch": "often"}, "batch: got 'often'"),
-    ("async_sgd", {"k": 3, "rate": 0.5}, "wanted none: a centre's step is 1/mass"),
-    ("async_sgd", {"k": 3, "rate": 2.0, "mode": "paper"}, "wanted at most 1 for K-Means"),
-    ("async_sgd", {"problem": "linear", "k": 3}, "it belongs to problem: kmeans"),
-    ("async_sgd", {"problem": "kmean", "k": 3}, "did you mean 'kmeans'"),
-    ("async_sgd", {"problem": "linear", "mode": "batch"}, "wanted problem: kmeans"),
-    ("async_sgd", {"k": 3, "mode": "batch", "batch": 9}, "wanted none: mode: batch sends"),
-    ("async_sgd", {"k": 3, "mode": "batch", "passes": 1.5}, "passes: got 1.5, wanted a whole"),
-    ("async_sgd", {"k": 3, "mode": "batch", "slots": 2}, "slots: got 2, wanted .*mode: "),
-    ("async_sgd", {"k": 3, "batch": "inf", "sends": 2}, "sends: got 2, wanted .*batch: "),
-    ("local_sgd", {"model": "resnet"}, "got 'resnet', wanted cnn, or an import path"),
-    ("local_sgd", {"loss": "my loss:f"}, "got 'my loss:f', wanted cross_entropy or mse"),
-    ("local_sgd", {"shape": "28x28"}, r"algorithm\.shape: got '28x28', wanted a list"),
-    ("local_sgd", {"normalize": "maxabs"}, "wanted auto or none or a list"),
-    ("local_sgd", {"normalize": [0, 0]}, r"normalize\[1\]: got 0, wanted more than 0"),
-    ("local_sgd", {"model_options": [3]}, "model_options: got .*, wanted a mapping"),
-]
-
-
-@pytest.mark.parametrize(("name", "section", "message"), WRONG)
-def test_a_wrong_setting_is_one_line_that_names_it(
-    name: str, section: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        settings_from_section(ALGORITHMS[name], section)
-    assert caught.value.message.startswith("algorithm.")
-    assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize(

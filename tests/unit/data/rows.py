@@ -1,15 +1,34 @@
-"""The rows of chunks as arrays, whatever the layout of the chunks."""
+"""Chunks of dense rows in any layout, and the rows of chunks as arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
 from elasticml.data.chunks.ngrams import letters_of_codes
 from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
+from elasticml.ids import ChunkId
+
+ID = ChunkId("test", 0, 0)
+
+
+def chunk_of(kind: str, X: Any, y: Any = None, weights: Any = None, **more: Any) -> Chunk:
+    """Make a chunk of a kind: dense, csr, or binary_csr of the places that are not zero.
+
+    ``more`` may have its id, and the type of its numbers.
+    """
+    id, y = more.pop("id", ID), np.zeros(len(X)) if y is None else y
+    if kind == "dense":
+        return dense_chunk(id, y, X, weights, **more)
+    S = sp.csr_array(X)
+    if kind == "csr":
+        arrays = (S.indptr, S.indices, S.data, S.shape[1])
+        return csr_chunk(id, y, *arrays, weights, **more)
+    return binary_csr_chunk(id, y, S.indptr, S.indices, S.shape[1], weights, **more)
 
 
 def matrix(chunks: Sequence[Chunk], n_columns: int = 0) -> np.ndarray:

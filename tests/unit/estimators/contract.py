@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.datasets import load_wine
 from sklearn.metrics import log_loss
 
 import elasticml as em
@@ -19,6 +20,11 @@ def tall(n=300, d=12, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) + 2.0
     return X, X[:, :3] @ [1.0, -2.0, 3.0] + rng.standard_normal(n)
+
+
+def wine():
+    X, y = load_wine(return_X_y=True)
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
 
 
 def counts(seed=0):

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import elasticml as em
 from elasticml.errors import DataError
-from elasticml.models.loading import load_model
 from tests.unit.data.readers.test_table_forms import FORMS, TABLE
 
 WHOLE = TABLE.drop_columns("zip").drop_null()
@@ -81,18 +79,6 @@ def test_gaps_are_filled_as_in_files(tmp_path: Path) -> None:
         for rows in (TABLE, FORMS["pandas"](tmp_path), FORMS["csv"](tmp_path)):
             assert model.decision_function(rows).tobytes() == margins.tobytes()
         assert model.score(TABLE, TABLE["y"]) == wanted.score(FORMS["polars"](tmp_path))
-
-
-def test_a_model_of_a_frame_is_saved_with_its_encoding(tmp_path: Path) -> None:
-    model = em.LogisticRegression().fit(FRAMES["pandas"], Y)
-    model.save(tmp_path / "model.npz")
-    pq.write_table(X, tmp_path / "rows.parquet")
-    loaded = load_model(tmp_path / "model.npz")
-    wanted = model.decision_function(X)
-    for rows in (*FRAMES.values(), tmp_path / "rows.parquet"):
-        np.testing.assert_allclose(loaded.decision_function(rows), wanted, rtol=1e-12, atol=1e-12)
-    exported = loaded.to_sklearn().decision_function(FRAMES["pandas"])
-    np.testing.assert_allclose(exported, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_clusters_of_a_frame_with_text() -> None:

@@ -91,20 +91,6 @@ def test_files_are_read_by_name(name, folder):
     same(MODELS[name]().fit(folder / "X.npy", y, sample_weight=folder / "weights.npy"), weighted)
 
 
-def test_a_model_predicts_and_scores_a_file(folder):
-    X, y, _ = data()
-    model = em.LogisticRegression().fit(X, y)
-    expected = model.predict(X)
-    for rows in ("X.npy", "rows.svm", "rows.chunks", "all.npz"):
-        assert np.array_equal(model.predict(folder / rows), expected)
-    assert model.score(folder / "rows.svm") == model.score(X, y)
-    assert model.score(folder / "first.csv.gz", "label") == model.score(X, y)
-    np.testing.assert_array_equal(
-        model.predict_proba(em.read_csv(str(folder / "last.csv"), "label")),
-        model.predict_proba(X),
-    )
-
-
 def test_a_score_of_a_file_takes_the_columns_of_a_fitted_frame_by_their_names(tmp_path):
     X, y, _ = data()
     frame = pandas.DataFrame(X[:, :3], columns=["a", "b", "c"])
@@ -210,11 +196,3 @@ def test_fitting_arrays_loads_no_more_than_it_needs():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_words_are_refused_with_column_and_row():
-    table = pandas.DataFrame({"size": [1.0, 2.0, 3.0], "kind": [1, "new", "old"]})
-    with pytest.raises(DataError, match=r"the frame cannot be read as a table.*column kind"):
-        em.LogisticRegression().fit(table, [0, 1, 1])
-    with pytest.raises(DataError, match="Ridge: y of row 0 is 'no', wanted a number"):
-        em.Ridge().fit(table[["size"]], ["no", "yes", "no"])

@@ -80,10 +80,6 @@ def test_rows_without_weight_have_no_effect():
         ({"init": "best"}, "The 'init' parameter of KMeans must be a str among"),
         ({"n_clusters": 100}, "n_samples=10 should be >= n_clusters=100"),
         (
-            {"n_clusters": 3, "init": np.eye(2)},
-            r"The shape of the initial centers \(2, 2\) does not match the number of clusters 3",
-        ),
-        (
             {"n_clusters": 2, "init": np.eye(2, 3)},
             r"The shape of the initial centers \(2, 3\) does not match the number of features of "
             "the data 2",

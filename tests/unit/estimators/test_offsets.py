@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import elasticml as em
-from elasticml.objectives.loss_kernels import loss_named
+from tests.reference import Reference
 
 ROWS = 160
 RNG = np.random.default_rng(5)
@@ -37,24 +37,9 @@ REGRESSORS = {
 }
 
 
-def minimum(
-    loss: str, y: Any, l2: float, *, free: bool, intercept: bool = True
-) -> tuple[Any, float]:
-    """Minimise ``mean s loss + l2/2 |w|^2`` with scipy; ``free``: the intercept has no penalty."""
-    rows = np.column_stack([X, np.ones(ROWS)]) if intercept else X
-    penalty = np.full(rows.shape[1], l2)
-    if free and intercept:
-        penalty[-1] = 0.0
-    slope = np.empty(ROWS)
-
-    def value(w: Any) -> Any:
-        at = loss_named(loss).value_and_slope(rows @ w + OFFSET, y, S, slope) / S.sum()
-        return at + 0.5 * penalty @ w**2, rows.T @ slope / S.sum() + penalty * w
-
-    options = {"gtol": 1e-12, "maxiter": 5000}
-    zero = np.zeros(rows.shape[1])
-    found = scipy.optimize.minimize(value, zero, jac=True, method="BFGS", options=options)
-    return found.x, found.fun
+def minimum(loss: str, y: Any, l2: float, **given: Any) -> Reference:
+    """Return the problem of a mean loss with these weights and offsets."""
+    return Reference(X=X, y=y, loss=loss, weights=S, l2=l2, offset=OFFSET, **given)
 
 
 def parameters(model: Any) -> Any:
@@ -84,46 +69,40 @@ def test_an_offset_of_a_regression_is_taken_from_the_targets(name: str) -> None:
 @pytest.mark.parametrize("intercept", [True, False])
 def test_an_offset_of_counts_is_the_log_of_the_exposure(intercept: bool) -> None:
     settings = {"alpha": 0.05, "fit_intercept": intercept, "tol": 1e-13}
-    w, value = minimum("poisson", COUNTS, 0.05, free=True, intercept=intercept)
+    reference = minimum("poisson", COUNTS, 0.05, has_intercept=intercept)
     model = em.PoissonRegressor(**settings).fit(X, COUNTS, S, offset=OFFSET)
-    own = np.append(model.coef_, model.intercept_) if intercept else model.coef_
-    np.testing.assert_allclose(own, w, atol=1e-6)
-    slope = np.empty(ROWS)
+    np.testing.assert_allclose(parameters(model), np.append(*reference.best), atol=1e-6)
+    value = reference.objective(model.coef_, model.intercept_)
+    assert value == pytest.approx(reference.least, abs=1e-10)
     z = X @ model.coef_ + model.intercept_ + OFFSET
-    at = loss_named("poisson").value_and_slope(z, COUNTS, S, slope) / S.sum()
-    assert at + 0.025 * model.coef_ @ model.coef_ == pytest.approx(value, abs=1e-10)
     assert 0.0 <= model.dual_gap_ <= 1e-10
     np.testing.assert_allclose(model.predict(X, OFFSET), np.exp(z))
     named = em.PoissonRegressor(**settings).fit(sp.csr_array(WITH_OFFSET), COUNTS, S, offset=2)
     np.testing.assert_allclose(named.predict(WITH_OFFSET), np.exp(z), rtol=1e-6)
 
 
-CLASSIFIERS = {
-    "logistic": (em.LogisticRegression(C=0.1, tol=1e-12), "logistic", True, True),
+EXACT: dict[str, Any] = {"C": 0.1, "tol": 1e-12}
+PENALISED = {"has_intercept": True, "constant": 1.0}
+CLASSIFIERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "logistic": (em.LogisticRegression(**EXACT), "logistic", {"has_intercept": True}),
     "logistic without an intercept": (
-        em.LogisticRegression(C=0.1, tol=1e-12, fit_intercept=False),
-        "logistic",
-        True,
-        False,
+        em.LogisticRegression(**EXACT, fit_intercept=False), "logistic", {},
     ),
-    "svm": (em.LinearSVC(C=0.1, tol=1e-12), "squared_hinge", False, True),
+    "svm": (em.LinearSVC(**EXACT), "squared_hinge", PENALISED),
     "svm by its dual": (
-        em.LinearSVC(C=0.1, tol=1e-12, dual=True, max_iter=10_000, random_state=0),
-        "squared_hinge",
-        False,
-        True,
+        em.LinearSVC(**EXACT, dual=True, max_iter=10_000, random_state=0),
+        "squared_hinge", PENALISED,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(CLASSIFIERS))
 def test_an_offset_of_a_classifier_is_added_to_its_margins(name: str) -> None:
-    estimator, loss, free, intercept = CLASSIFIERS[name]
-    total = S.sum()
-    w, _ = minimum(loss, SIGNS, 1.0 / (0.1 * total), free=free, intercept=intercept)
+    estimator, loss, given = CLASSIFIERS[name]
+    reference = minimum(loss, SIGNS, 1.0 / (0.1 * S.sum()), **given)
     model = clone(estimator).fit(X, SIGNS, S, offset=OFFSET)
     own = parameters(model)
-    np.testing.assert_allclose(own if intercept else own[:-1], w, atol=1e-5)
+    np.testing.assert_allclose(own, np.append(*reference.best), atol=1e-5)
     assert 0.0 <= model.dual_gap_ <= 1e-6
     np.testing.assert_allclose(
         model.decision_function(X, offset=OFFSET), X @ own[:-1] + own[-1] + OFFSET

@@ -12,21 +12,16 @@ import pytest
 import scipy.sparse as sp
 import sklearn.linear_model as theirs
 from sklearn.base import clone
-from sklearn.datasets import load_iris, load_wine, make_classification
+from sklearn.datasets import load_iris, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 import elasticml as em
-from tests.unit.estimators.contract import counts, objective, tall, wide
+from tests.unit.estimators.contract import counts, objective, tall, wide, wine
 
 BOTH = [True, False]
 #: Methods of classifiers, and the largest difference of their results.
 METHODS = {"decision_function": 1e-5, "predict_proba": 1e-6, "predict_log_proba": 1e-5}
-
-
-def wine():
-    X, y = load_wine(return_X_y=True)
-    return (X - X.mean(axis=0)) / X.std(axis=0), y
 
 
 def iris():

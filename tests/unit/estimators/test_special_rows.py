@@ -9,19 +9,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn import linear_model as theirs
-from sklearn.datasets import load_iris, load_wine, make_classification
+from sklearn.datasets import load_iris, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
 import elasticml as em
-from tests.unit.estimators.contract import counts, objective, tall, wide
+from tests.unit.estimators.contract import counts, objective, tall, wide, wine
 
 LAYOUTS = pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
-
-
-def wine():
-    X, y = load_wine(return_X_y=True)
-    return (X - X.mean(axis=0)) / X.std(axis=0), y
 
 
 CLASSES = {
@@ -161,9 +156,6 @@ def test_counts_far_from_one_are_reached_and_negative_ones_refused():
     assert np.mean(model.predict(X)) == pytest.approx(1e6 * y.mean(), rel=1e-6)
     with pytest.raises(ValueError, match="wanted counts, at least 0"):
         em.PoissonRegressor().fit(X, y - 1.0)
-
-
-# --- targets --------------------------------------------------------------------------------------
 
 
 # --- penalties ------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from elasticml.jobs.job_spec import policy_entries
 from elasticml.jobs.warm_start import load_warm_start
 from elasticml.models.model import LinearModel
 from elasticml.policies.rebalance import Rebalance
-from elasticml.sim.simulation import simulate
 
 X, Y = np.eye(4), np.array([0.0, 1.0, 0.0, 1.0])
 DATA = em.from_arrays(X, Y)
@@ -70,39 +69,6 @@ def test_a_scheduler_that_is_lost_while_a_job_is_submitted_is_one_line(monkeypat
         with pytest.raises(em.JobFailedError, match="was lost before the job had started") as lost:
             em.Job(em.BatchGradient(), DATA).start(client)
         assert client.scheduler.address in str(lost.value)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "remedy", "followed"),
-    [
-        (
-            em.BatchGradient(loss="poisson", l2=0.0),
-            "algorithm batch_gradient with l2 above 0, or stop.objective",
-            em.BatchGradient(loss="poisson", l2=1e-3),
-        ),
-        (
-            em.BatchGradient(l2=0.0),
-            "algorithm cocoa with l2 above 0, or stop.objective",
-            em.CoCoA(loss="logistic", l2=1e-3),
-        ),
-        (
-            em.AsyncSGD(problem="linear", loss="hinge", l2=1e-2),
-            "algorithm cocoa, or stop.objective",
-            em.CoCoA(loss="hinge", l2=1e-2),
-        ),
-        (em.AsyncSGD(k=2), "stop.objective", None),
-    ],
-)
-def test_the_remedy_for_a_gap_that_no_job_certifies_works(algorithm, remedy, followed) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 3))
-    data = em.from_arrays(X, (X @ [1.0, -1.0, 0.5] + rng.normal(size=80) > 0).astype(float))
-    with pytest.raises(ConfigError) as caught:
-        em.Job(algorithm, data, stop=em.Stop(gap=1e-3))
-    assert str(caught.value).endswith(f" certifies no duality gap; use {remedy}")
-    if followed is not None:
-        job = em.Job(followed, data, stop=em.Stop(gap=1e-3, rounds=100), evaluate=False)
-        assert simulate(job.record("j", 2), job.source).rows[-1]["gap"] <= 1e-3
 
 
 @pytest.mark.parametrize(

@@ -15,22 +15,9 @@ from elasticml.arrays import address
 from elasticml.errors import ConfigError
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 from elasticml.objectives.losses import LOSSES, complete
-from elasticml.objectives.penalties import L2
 from tests.log_cosh import LogCosh, Wide
 from tests.reference import LOSSES as BY_NUMPY
 from tests.reference import SETTINGS
-
-
-def only(name: str) -> MarginLoss:
-    """Return a loss with the three methods of another one, and defaults for the rest."""
-    terms = LOSSES[name]
-    kind = type(terms)
-    own = {key: getattr(kind, key) for key in ("value", "slope", "curvature", "link")}
-    made = type(f"Only{kind.__name__}", (kind,), own)
-    for key in ("margin", "minus", "clip", "step", "short_step", "gap", "minus_curvature"):
-        setattr(made, key, getattr(Wide, key))
-    return MarginLoss(f"only {name}", made(*terms))
-
 
 OWN = MarginLoss("tests.log_cosh:Wide", complete(Wide)(0.7))
 ALL = [
@@ -148,18 +135,6 @@ def test_a_row_that_rests_at_its_bound_leaves_it_after_its_slack(loss: MarginLos
             near, past = (m + sign * f * loss.terms.slack(a, m) for f in (0.999, 1.001))
             assert loss.terms.step(a, near, y, 1.0) == a
             assert loss.terms.step(a, past, y, 1.0) != a
-
-
-@pytest.mark.parametrize("name", ["logistic", "squared", "squared_hinge", "huber"])
-def test_defaults_are_the_closed_forms(name: str) -> None:
-    closed, default = loss_named(name), only(name)
-    for y in {y for _, y in points(closed)}:
-        for a in duals(closed, y)[1:-1]:
-            assert default.terms.minus(a, y) == pytest.approx(closed.terms.minus(a, y), abs=1e-12)
-            for m, q in itertools.product((-2.0, 0.4, 3.0), (1e-3, 0.3, 5.0)):
-                dual = dual_of(closed, a, m, y, q)
-                reached = dual(default.terms.step(a, m, y, q))
-                assert reached >= dual(closed.terms.step(a, m, y, q)) - 1e-12
 
 
 def rows_of(loss: MarginLoss) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -304,23 +279,3 @@ def test_a_loss_derived_from_one_of_classes_takes_targets_as_they_are() -> None:
         for link in ("logit", "identity")
     )
     assert (folded().fold(-1.0), plain().fold(-1.0)) == (-1.0, 1.0)
-
-
-def test_the_penalty_leaves_the_intercept_alone() -> None:
-    penalty = L2(strength=3.0, n_penalised=2)
-    w, d = np.array([1.0, -2.0, 50.0]), np.array([0.5, 0.25, 7.0])
-    assert penalty.value(w) == 7.5
-    np.testing.assert_array_equal(penalty.gradient(w), [3.0, -6.0, 0.0])
-    steps = np.array([0.0, 1.0, 4.0])
-    expected = [penalty.value(w + t * d) for t in steps]
-    np.testing.assert_allclose(penalty.value_along(w, d, steps), expected, rtol=1e-14)
-    slopes = [penalty.gradient(w + t * d) @ d for t in steps]
-    np.testing.assert_allclose(penalty.slope_along(w, d, steps), slopes, rtol=1e-14)
-
-
-def test_the_conjugate_of_the_penalty_is_what_it_says() -> None:
-    penalty = L2(strength=3.0, n_penalised=2)
-    w = np.array([1.0, -2.0, 50.0])
-    g = penalty.gradient(w)
-    np.testing.assert_allclose(penalty.value(w) + penalty.conjugate(g), g @ w)
-    assert penalty.conjugate(np.array([0.0, 0.0, 1.0])) == np.inf

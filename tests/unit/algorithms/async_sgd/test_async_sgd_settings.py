@@ -15,7 +15,6 @@ from elasticml.algorithms.async_sgd.paper import Paper
 from elasticml.algorithms.async_sgd.seeding import run_locally
 from elasticml.data.chunks.body import Layout
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import AsyncSGD, settings_from_section
 
 FACTS = DatasetStats(
@@ -68,15 +67,3 @@ def test_a_warm_start_is_used_without_asking_the_members():
     linear = {"problem": "linear", "k": None, "intercept": True}
     state = begun({**linear, "warm_start": {"coef": [[1.0] * 7], "intercept": [2.0]}})
     assert state["coef"].tolist() == [1.0] * 7 + [2.0]
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ({"centres": np.zeros((2, 7))}, "all the same"),
-        ({"centres": np.eye(2, 6)}, r"shape \(2, 6\), wanted \(2, 7\)"),
-    ],
-)
-def test_baselines_that_do_not_learn_are_rejected_as_warm_start(value, message):
-    with pytest.raises(ConfigError, match=message):
-        begun({"warm_start": value})

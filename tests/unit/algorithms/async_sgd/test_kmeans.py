@@ -8,19 +8,12 @@ import pytest
 from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.paper import Paper, parzen_accepts
-from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.errors import ConfigError
-from elasticml.ids import ChunkId
-
-
-def chunk_of(X):
-    X = np.asarray(X, np.float64)
-    return dense_chunk(ChunkId("test", 0, 0), np.zeros(len(X)), X)
+from tests.unit.data.rows import chunk_of
 
 
 def batch_of(X):
-    chunk = chunk_of(X)
-    return Batch(parts=[(chunk, np.arange(chunk.n_rows))])
+    return Batch(parts=[(chunk_of("dense", np.asarray(X, np.float64)), np.arange(len(X)))])
 
 
 def drawn(seed, n=400, d=3, k=5):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.linear import Linear, summable
 from elasticml.algorithms.async_sgd.paper import Paper
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.targets import Targets
-from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import dense_chunk
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.specification.algorithms import ASYNC_LOSSES
 from tests.reference import Reference
+from tests.unit.data.rows import chunk_of
 
 
 def problem_of(loss="logistic", d=6, **given):
@@ -32,18 +32,11 @@ def as_printed(*args, rate, **given):
 def rows_of(kind, n=40, d=6, weighted=False):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.5)
-    X = (X != 0.0).astype(float) if kind == "binary" else X
     y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
-    weights, id = rng.random(n) + 0.1 if weighted else None, ChunkId("test", 0, 0)
-    if kind == "dense":
-        return dense_chunk(id, y, X, weights)
-    csr = sp.csr_array(X)
-    if kind == "binary":
-        return binary_csr_chunk(id, y, csr.indptr, csr.indices, d, weights)
-    return csr_chunk(id, y, csr.indptr, csr.indices, csr.data, d, weights)
+    return chunk_of(kind, X, y, rng.random(n) + 0.1 if weighted else None)
 
 
-@pytest.mark.parametrize("kind", ["dense", "csr", "binary"])
+@pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
@@ -68,10 +61,11 @@ def test_a_step_follows_the_gradient_of_the_objective(kind, weighted, intercept,
 def test_an_offset_keeps_its_coefficient_while_the_others_reach_the_optimum():
     problem = problem_of("squared", l2=0.1, fixed=2, intercept=True)
     chunk = rows_of("dense", weighted=True)
-    X, y, s = np.array(chunk.values).reshape(-1, 6), chunk.labels, chunk.weights
-    rows = np.column_stack([np.delete(X, 2, axis=1), np.ones(len(y))])
-    penalty = 0.1 * s.sum() * np.diag([1.0] * 5 + [0.0])
-    best = np.linalg.solve(rows.T @ (s[:, None] * rows) + penalty, rows.T @ (s * (y - X[:, 2])))
+    X, y, s = chunk.values, chunk.labels, chunk.weights
+    free, offset = np.delete(X, 2, axis=1), X[:, 2]
+    reference = Reference(
+        X=free, y=y, loss="squared", weights=s, l2=0.1, offset=offset, has_intercept=True
+    )
     states = [problem.begin({}) for _ in range(2)]
     for _ in range(4000):
         for state in states:
@@ -79,9 +73,8 @@ def test_an_offset_keeps_its_coefficient_while_the_others_reach_the_optimum():
         problem.merge(states[0], problem.message(states[1], np.random.default_rng(0)))
     coef = problem.mean(states)["average"]
     assert coef[2] == pytest.approx(1.0, rel=1e-12)
-    np.testing.assert_allclose(np.delete(coef, 2), best, atol=1e-6)
-    r, w = rows @ best + X[:, 2] - y, best[:5]
-    expected = 0.5 * s @ r**2 + s.sum() * 0.05 * w @ w
+    np.testing.assert_allclose(np.delete(coef, 2), np.append(*reference.best), atol=1e-6)
+    expected = s.sum() * reference.least
     assert problem.value({"coef": coef}, [chunk]) == pytest.approx(expected, rel=1e-9)
 
 
@@ -120,7 +113,7 @@ def test_members_that_exchange_states_come_near_the_optimum(loss):
 
 def test_the_paper_merges_with_half_the_rate_inside_the_window():
     problem = as_printed("squared", d=1, rate=0.5)
-    chunk = dense_chunk(ChunkId("test", 0, 0), np.array([4.0]), np.array([[1.0]]))
+    chunk = chunk_of("dense", np.ones((1, 1)), np.array([4.0]))
     state = problem.begin({"coef": [0.0]})
     problem.step(state, Batch(parts=[(chunk, np.array([0]))]))  # eps Delta = -2
     assert problem.merge(state, Mail(arrays={"coef": np.array([8.0])}))
@@ -145,7 +138,7 @@ def test_the_average_over_steps_weighs_late_steps_more():
     problem = problem_of("squared", d=1, rate=1.0)
     state = problem.begin({"coef": [7.0]})
     for target in (1.0, 2.0, 3.0):
-        chunk = dense_chunk(ChunkId("test", 0, 0), np.array([target]), np.array([[1.0]]))
+        chunk = chunk_of("dense", np.ones((1, 1)), np.array([target]))
         problem.step(state, Batch(parts=[(chunk, np.array([0]))]))
     # Weights of steps 1, 2, 3: 4/6 for the last, then 4/5 of the remainder, then the rest.
     assert state["average"][0] == pytest.approx(4 / 6 * 3 + 2 / 6 * (4 / 5 * 2 + 1 / 5 * 1))
@@ -156,19 +149,16 @@ def test_invalid_models_are_rejected_as_a_start():
         problem_of().begin({"coef": np.zeros(5)})
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_default_rate_does_not_depend_on_the_scale_of_the_data(scale):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 4))
     y = np.sign(X @ np.array([1.0, -1.0, 0.5, 0.0]))
-    chunk = dense_chunk(ChunkId("test", 0, 0), y, X * scale)
-    problem, sampler = problem_of(d=4), Sampler([chunk], seed=0)
-    state = problem.begin({})
-    for _ in range(60):
-        problem.step(state, sampler.next(20))
-    reference = problem_of(d=4)
-    plain = dense_chunk(ChunkId("test", 0, 0), y, X)
-    again, sampler = reference.begin({}), Sampler([plain], seed=0)
-    for _ in range(60):
-        reference.step(again, sampler.next(20))
-    np.testing.assert_allclose(state["coef"] * scale, again["coef"], rtol=1e-6)
+    models = []
+    for size in (1.0, scale):
+        problem, sampler = problem_of(d=4), Sampler([chunk_of("dense", X * size, y)], seed=0)
+        state = problem.begin({})
+        for _ in range(60):
+            problem.step(state, sampler.next(20))
+        models.append(state["coef"] * size)
+    np.testing.assert_allclose(*models, rtol=1e-6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,13 +10,10 @@ from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
 from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunks.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.chunks.chunk import sequence_chunk
 from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.errors import ConfigError
-from elasticml.ids import ChunkId
-from elasticml.runtime.executors import parallel
-
-ID = ChunkId("test", 0, 0)
+from tests.unit.data.rows import ID, chunk_of
 
 
 def plainly(X, centres, weights=None):
@@ -43,7 +38,7 @@ def test_dense_rows_find_their_centres(n, d, k, dtype):
     X = (rng.standard_normal((n, d)) + 1000.0).astype(dtype)
     weights = rng.random(n)
     centres = rng.standard_normal((k, d)) + 1000.0
-    chunk = dense_chunk(ID, np.zeros(n), X, weights, dtype=dtype)
+    chunk = chunk_of("dense", X, weights=weights, dtype=dtype)
     found = statistics_of(centres, whole([chunk]))
     exact = X.astype(np.float64)
     labels, squares, _, _ = plainly(exact, centres, weights)
@@ -62,37 +57,17 @@ def test_dense_rows_find_their_centres(n, d, k, dtype):
 
 def test_ties_go_to_the_first_centre():
     X, centres = np.array([[0.0], [1.0], [2.0]]), np.array([[2.0], [0.0], [0.0], [2.0]])
-    chunk = dense_chunk(ID, np.zeros(3), X)
+    chunk = chunk_of("dense", X)
     assert statistics_of(centres, whole([chunk])).labels.tolist() == [1, 0, 0]
     assert assigned(X, centres).labels.tolist() == [1, 0, 0]
 
 
-def test_rows_of_several_chunks_are_gathered_in_the_order_given():
-    rng = np.random.default_rng(0)
-    X, centres = rng.standard_normal((5000, 3)), rng.standard_normal((7, 3))
-    chunks = [
-        dense_chunk(ChunkId("test", 0, i), np.zeros(1000), X[1000 * i : 1000 * (i + 1)])
-        for i in range(5)
-    ]
-    rows = [rng.permutation(1000)[: 300 + 150 * i].astype(np.int64) for i in range(5)]
-    parts = list(zip(chunks, rows, strict=True))
-    chosen = np.concatenate([X[1000 * i + some] for i, some in enumerate(rows)])
-    labels, squares, sums, counts = plainly(chosen, centres)
-    found = statistics_of(centres, parts)
-    assert np.array_equal(found.labels, labels)
-    np.testing.assert_allclose(found.squares, squares, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(found.sums, sums, rtol=1e-11, atol=1e-11)
-    assert np.array_equal(found.counts, counts)
-
-
-@pytest.mark.parametrize("binary", [False, True])
-def test_sparse_rows_are_those_of_the_dense_matrix(binary):
+@pytest.mark.parametrize("kind", ["csr", "binary_csr"])
+def test_sparse_rows_are_those_of_the_dense_matrix(kind):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((80, 9)) * (rng.random((80, 9)) < 0.3)
-    X = (X != 0.0).astype(float) if binary else X
-    csr, centres = sp.csr_array(X), rng.standard_normal((4, 9))
-    value = (ID, np.zeros(80), csr.indptr, csr.indices)
-    chunk = binary_csr_chunk(*value, 9) if binary else csr_chunk(*value, csr.data, 9)
+    X = X if kind == "csr" else (X != 0.0).astype(float)
+    chunk, centres = chunk_of(kind, X), rng.standard_normal((4, 9))
     labels, squares, _, _ = plainly(X, centres)
     found = statistics_of(centres, whole([chunk]))
     assert np.array_equal(found.labels, labels)
@@ -101,7 +76,7 @@ def test_sparse_rows_are_those_of_the_dense_matrix(binary):
 
 def test_narrow_rows_have_zeros_in_missing_columns():
     X, centres = np.array([[1.0], [2.0]]), np.array([[1.0, 0.5], [2.0, 3.0]])
-    chunk = dense_chunk(ID, np.zeros(2), X)
+    chunk = chunk_of("dense", X)
     _, squares, _, _ = plainly(np.hstack([X, np.zeros((2, 1))]), centres)
     assert np.array_equal(statistics_of(centres, whole([chunk])).squares, squares)
 
@@ -120,7 +95,7 @@ def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
     # When scores exceeded the padding's, sums were written past the last centre.
     X = large * np.array([[0.01, 1.0], [0.01, 0.01], [-1.0, 1.0]])
     centres = large * np.array([[1.0, 1.0], [-1.0, 1.2], [0.5, -1.0]])
-    chunk = dense_chunk(ID, np.zeros(3), X, dtype=dtype)
+    chunk = chunk_of("dense", X, dtype=dtype)
     found = statistics_of(centres, whole([chunk]))
     labels = found.labels
     assert ((labels >= 0) & (labels < 3)).all()
@@ -162,15 +137,3 @@ def test_bounds_leave_lloyds_algorithm_exact(kind, k):
         centres, masses, _ = assignment.means()
         np.testing.assert_allclose(centres, expected, atol=1e-9)
         np.testing.assert_allclose(masses, counts, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
-def test_threads_do_not_change_a_bit(kind):
-    X = np.random.default_rng(0).standard_normal((5000, 20))
-    results = []
-    for n_threads in (1, 3):
-        with closing(parallel(n_threads)) as threads:
-            assignment = Assignment(Rows(kind(X), None), X[:40], threads)
-            assignment.move_to(X[40:80], is_exact=True)
-        results.append((assignment.labels.tobytes(), assignment.squares().tobytes()))
-    assert results[0] == results[1]

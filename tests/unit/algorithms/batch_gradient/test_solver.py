@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from elasticml.ids import ExchangeId
 from elasticml.protocol.events import ExchangeHeader
 from tests.reference import LOSSES
 from tests.serial_world import facts_of, split_rows
+from tests.unit.algorithms.cocoa.local_problem import SerialExecutor
 
 RNG = np.random.default_rng(5)
 X = np.where(RNG.random((60, 6)) < 0.4, RNG.integers(1, 4, (60, 6)), 0).astype(float)
@@ -30,15 +30,6 @@ KINDS: dict[str, Any] = {
     "csr": sp.csr_matrix(X),
     "binary_csr": sp.csr_matrix((X > 0).astype(float)),
 }
-
-
-class Threads:
-    """Split the work as if there were three threads."""
-
-    n_threads = 3
-
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        return [function(item) for item in items]
 
 
 def ask(
@@ -81,7 +72,7 @@ def test_every_operation_sums_what_numpy_does(
     value, slope = LOSSES[loss]
 
     def of(operation: str, model: dict[str, Any], **given: Any) -> Any:
-        parallel = Threads() if where == "threads" else Serial()
+        parallel = SerialExecutor(3) if where == "threads" else Serial()
         return ask(solver, chunks, operation, model, parallel, **given)
 
     def close(found: Any, expected: Any, rtol: float = 1e-12) -> None:

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from sklearn.linear_model import Ridge
 
-from elasticml.algorithms.registry import algorithm
-from elasticml.errors import DataError, JobFailedError
-from tests.serial_world import Return, Run, Vanish, World, facts_of, split_rows
+from elasticml.errors import JobFailedError
+from tests.serial_world import Return, Run, Vanish, World, split_rows
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(120, 5)) * [1.0, 3.0, 0.2, 1.0, 1.0] + [0.0, 2.0, 1.0, 0.0, 0.0]
@@ -54,17 +52,6 @@ def test_auto_scales_all_columns_but_binary_ones(intercept: bool) -> None:
     residuals = SIGNAL - model.predict(scaled)
     objective = 0.5 * (residuals @ residuals / 120 + L2 * model.coef_ @ model.coef_)
     assert run.model.objective == pytest.approx(objective, rel=1e-9)
-
-
-def test_auto_leaves_sparse_rows_that_are_no_table() -> None:
-    runs = [
-        World(
-            settings={"l2": L2, "tolerance": 1e-6, "scale": scale},
-            parts=split_rows(sp.csr_matrix(X), Y, 4),
-        ).run(200)
-        for scale in ("auto", "none")
-    ]
-    assert solution(runs[0]).tobytes() == solution(runs[1]).tobytes()
 
 
 def test_the_default_step_size_is_safe() -> None:
@@ -119,13 +106,3 @@ def test_a_line_search_without_possible_gain_ends_the_run() -> None:
     assert run.model.reason.startswith("no step lowers the objective")
     gradient = run.rows[-1].extra["gradient_norm"]
     assert gradient < 1e-13
-
-
-def test_a_single_label_is_a_data_error() -> None:
-    facts = facts_of(split_rows(X, np.ones(120), 1)[0])
-    made = algorithm("batch_gradient")
-    message = r"found 1 distinct label \(1\), wanted at least 2"
-    with pytest.raises(DataError, match=message):
-        made.trainer({"loss": "logistic"}, facts, "taylor")
-    with pytest.raises(DataError, match=message):
-        made.solver({"loss": "logistic"}, facts)

@@ -5,28 +5,35 @@ The simulator's threads are Python threads, and each barrier costs a thread swit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import sys
+from collections import defaultdict
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytest
 from numba import cuda
+from numba.core import config
+from numba.np import numpy_support
 
+import elasticml as em
 from elasticml.algorithms.cocoa import (
     chunk_pointers,
     cuda_kernels,
     cuda_solver,
+    device_selection,
 )
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.algorithms.cocoa.cuda_solver import CudaSolver
 from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.data.chunks.chunk import csr_chunk
+from elasticml.data.readers.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.specification.algorithms import DUAL_LOSSES
-from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
+from tests.sim.small_jobs import VirtualJob, toy_job
 from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, problem
 
 LOSSES = list(DUAL_LOSSES)
@@ -35,9 +42,33 @@ EXACT = [loss for loss in LOSSES if loss != "logistic"]
 
 
 @pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    with alternating_threads(monkeypatch):
+def _alternating_threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Switch between the simulator's threads, which are Python threads, often.
+
+    On a real GPU there is nothing to patch.
+    """
+    if not config.ENABLE_CUDASIM:
         yield
+        return
+    from numba.cuda.simulator import kernelapi
+
+    monkeypatch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def _shared_array(memory: Any, shape: int, dtype: Any) -> np.ndarray:
+    """Return the shared array of the caller's line, the same for all threads of a block.
+
+    The simulator looks the array up and creates it in two steps: two threads that call at once get
+    an array each, and the block's sums miss one of them.
+    """
+    frame = sys._getframe(1)
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    new = np.empty(shape, numpy_support.as_dtype(dtype))
+    return memory._allocations.setdefault(place, new)
 
 
 def on_cuda(p: Problem, *, blocks: int = 1, threads: int = 4, **more: Any) -> CudaSolver:
@@ -117,23 +148,6 @@ def test_rows_that_do_not_fit_come_in_batches_and_reach_the_same_optimum() -> No
     assert gap_after(p, solver, 14) <= GAP
 
 
-class HostKernel:
-    """Replace a kernel: ``kernel[grid](...)`` calls a function with host arrays."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return self._call
-
-    def _call(self, *given: Any) -> None:
-        arrays = [x.copy_to_host() if hasattr(x, "copy_to_host") else x for x in given]
-        self._function(*arrays)
-        for x, array in zip(given, arrays, strict=True):
-            if hasattr(x, "copy_to_device") and array.size:
-                x.copy_to_device(array)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_empty_rows_rows_without_weight_and_a_single_column_work(loss: str) -> None:
     chunk = csr_chunk(
@@ -179,8 +193,71 @@ def test_there_are_as_many_groups_as_devices_unless_the_job_says_otherwise() -> 
 
 def test_a_device_that_fails_to_compute_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not_cuda() is None
-    monkeypatch.setattr(cuda_kernels, "_touch", HostKernel(lambda out: None))
+    monkeypatch.setattr(cuda_kernels, "_touch", defaultdict(lambda: lambda out: None))
     assert why_not_cuda() == "numba cannot compute on it: a kernel ran without effect"
     assert device_of("auto", AUTO_VALUES_MIN) == "cpu"
     with pytest.raises(ConfigError, match=r"cannot use .numba cannot compute on it: a kernel"):
         device_of("cuda", 1)
+
+
+# --- whole jobs --------------------------------------------------------------------------------
+
+JOB_GAP = 1e-5
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(48, 4)) / 2.0
+Y = np.sign(X @ RNG.normal(size=4) + 0.1 * RNG.normal(size=48))
+
+
+@pytest.fixture
+def _small_warps(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Python threads are slow: four per block show the same as a warp.
+    monkeypatch.setattr(cuda_solver, "_WARP", 4)
+
+
+def record(device: str, loss: str = "hinge", **more: Any) -> dict[str, Any]:
+    algorithm = {"name": "cocoa", "loss": loss, "l2": 0.5, "device": device, **more}
+    return toy_job(
+        algorithm=algorithm,
+        absent="reload",
+        chunk_bytes=512,
+        members={"start": 3, "min": 1},
+        stop={"rounds": 80, "gap": JOB_GAP},
+    )
+
+
+def ended(world: VirtualJob, kills: int = 0) -> list[dict[str, Any]]:
+    """Run the world's job to its end; optionally kill a member after this many rounds.
+
+    Returns
+    -------
+    list of dict
+        The rounds of the story.
+    """
+    if kills:
+        world.until(lambda: len(world.events("RoundEnded")) >= kills)
+        world.world.workers.serving()[1].kill()
+    world.end()
+    rows, summary = world.events("RoundEnded"), world.result().summary
+    assert summary["gap"] <= JOB_GAP
+    assert summary["cuda_rounds"] == sum("on_cuda" in row for row in rows)
+    return rows
+
+
+@pytest.mark.usefixtures("_small_warps")
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic", "squared"])
+def test_a_job_on_cuda_is_certified_and_says_where_it_was_solved(loss: str) -> None:
+    rows = ended(VirtualJob(record("cuda", loss, intercept=True), from_arrays(X, Y)))
+    passes = em.CoCoA(loss=loss).epochs
+    assert [row["on_cuda"] for row in rows] == [48.0 * passes] * len(rows)
+    assert [row["visited"] for row in rows] == [48.0 * passes] * len(rows)
+
+
+@pytest.mark.usefixtures("_small_warps")
+def test_certificates_stay_exact_when_a_member_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_selection, "AUTO_VALUES_MIN", 1)
+    world = VirtualJob(record("auto"), from_arrays(X, Y))
+    rows = ended(world, kills=2)
+    assert len(world.events("MemberLost")) == 1
+    assert rows[-1]["on_cuda"] == 48.0

@@ -8,23 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassOptions, PassRequest, PassResult
 from elasticml.algorithms.parallel import Serial, shares
-from elasticml.data.chunks.chunk import (
-    Chunk,
-    binary_csr_chunk,
-    csr_chunk,
-    dense_chunk,
-    sequence_chunk,
-)
+from elasticml.data.chunks.chunk import Chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import codes_of_letters, sequence_layout
 from elasticml.data.chunks.products import make_forward
 from elasticml.data.out_of_core.store import OutOfCoreStore
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import loss_named
+from tests.unit.data.rows import chunk_of
 
 KINDS = ("dense", "csr", "binary_csr", "sequence")
 
@@ -48,19 +42,11 @@ class SerialExecutor:
         ]
 
 
-def chunk_of(kind: str, k: int, X: np.ndarray, y: np.ndarray, dtype: str) -> Chunk:
-    id = ChunkId("local", 0, k)
-    if kind == "sequence":
-        letters = (np.abs(X[:, :9]) * 10).astype(np.uint8) % 4
-        return sequence_chunk(
-            id, y, codes_of_letters(letters, 4, 3), sequence_layout("ACGT", 9, (1, 3))
-        )
-    if kind == "dense":
-        return dense_chunk(id, y, X, dtype=dtype)
-    S = sp.csr_matrix(X)
-    if kind == "csr":
-        return csr_chunk(id, y, S.indptr, S.indices, S.data, X.shape[1], dtype=dtype)
-    return binary_csr_chunk(id, y, S.indptr, S.indices, X.shape[1], dtype=dtype)
+def sequences(id: ChunkId, X: np.ndarray, y: np.ndarray) -> Chunk:
+    letters = (np.abs(X[:, :9]) * 10).astype(np.uint8) % 4
+    return sequence_chunk(
+        id, y, codes_of_letters(letters, 4, 3), sequence_layout("ACGT", 9, (1, 3))
+    )
 
 
 @dataclass
@@ -134,7 +120,11 @@ def problem(
     s = rng.random(n) + 0.5 if weighted else np.ones(n)
     pieces, dense = [], []
     for k, a in enumerate(range(0, n, 60)):
-        chunk = chunk_of(kind, k, X[a : a + 60], y[a : a + 60], dtype)
+        id, some, own = ChunkId("local", 0, k), X[a : a + 60], y[a : a + 60]
+        if kind == "sequence":
+            chunk = sequences(id, some, own)
+        else:
+            chunk = chunk_of(kind, some, own, id=id, dtype=dtype)
         weights = s[a : a + 60].copy() if weighted else None
         targets = np.array(chunk.labels)
         pieces.append(Piece(chunk, targets, weights, np.zeros(chunk.n_rows)))

@@ -62,22 +62,6 @@ def test_a_visited_chunk_counts_for_less_until_the_next_certificate() -> None:
     assert ten(turns, some, dict(known), 3) == [0, 1]
 
 
-def test_a_repeated_pass_reads_the_same_chunks_and_counts_once() -> None:
-    some = chunks(10)
-    turns, known = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
-    for _ in range(EVERY):  # more often than the longest wait of a chunk
-        assert [np.flatnonzero(turns.next(key(1, e), some, known, set())).size for e in (0, 1)] == [
-            2,
-            10,
-        ]
-    once, _ = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
-    for epoch in (0, 1):
-        once.next(key(1, epoch), some, known, set())
-    again = dict(known)
-    for serial in range(2, 12):
-        assert ten(turns, some, again, serial) == ten(once, some, again, serial)
-
-
 def test_an_undone_pass_is_no_visit_and_keeps_its_number() -> None:
     some = chunks(10)
     gaps = [100.0, 20.0, *[0.5] * 8]
@@ -111,14 +95,6 @@ def test_a_gap_that_is_not_a_number_leaves_nothing_out(gaps: list[float]) -> Non
     some = chunks(10)
     turns, known = selection_after_certificate(some, gaps)
     assert ten(turns, some, known) == list(range(10))
-
-
-def test_chunks_that_arrived_since_are_not_left_out() -> None:
-    some = chunks(10)
-    turns, known = selection_after_certificate(some, [100.0, *[0.1] * 9])
-    more = chunks(11)
-    assert turns.next(key(1), more, known, set()).all()
-    assert ten(turns, more, named(more, [100.0, *[0.1] * 10]), 2) == [0]
 
 
 def test_a_pass_reads_only_the_selected_chunks(tmp_path: Path) -> None:

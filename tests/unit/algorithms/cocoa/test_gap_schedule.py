@@ -1,4 +1,4 @@
-"""When CoCoA certifies, what a certificate is, and data that it refuses."""
+"""When CoCoA certifies, and what a certificate is."""
 
 from __future__ import annotations
 
@@ -8,24 +8,6 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
-from elasticml.algorithms.cocoa.rows import make_trainer
-from elasticml.errors import ConfigError, DataError
-from tests.serial_world import facts_of, split_rows
-
-RNG = np.random.default_rng(8)
-
-
-def test_data_that_do_not_fit_the_settings_are_refused_before_anything_starts() -> None:
-    X = RNG.normal(size=(12, 3))
-    one = facts_of(split_rows(X, np.ones(12), 1)[0])
-    three = facts_of(split_rows(X, np.arange(12) % 3.0, 1)[0])
-    two = facts_of(split_rows(X, np.arange(12) % 2.0, 1)[0])
-    with pytest.raises(DataError, match="wanted at least 2 distinct labels"):
-        make_trainer({}, one, "auto")
-    with pytest.raises(ConfigError, match="absent: got 'freeze' with 3 classes"):
-        make_trainer({}, three, "freeze")
-    with pytest.raises(ConfigError, match=r"warm_start\.coef has 2 numbers, wanted 3"):
-        make_trainer({"warm_start": {"coef": [1.0, 2.0]}}, two, "auto")
 
 
 def cadence(**settings: Any) -> GapSchedule:

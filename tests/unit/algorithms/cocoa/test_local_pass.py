@@ -25,10 +25,10 @@ from tests.unit.algorithms.cocoa.local_problem import (
     KINDS,
     Problem,
     SerialExecutor,
-    chunk_of,
     on_disk,
     problem,
 )
+from tests.unit.data.rows import chunk_of
 
 LOSSES = list(DUAL_LOSSES)
 #: Passes that reach a gap of rounding, whatever the order of rows.
@@ -163,14 +163,6 @@ def test_results_do_not_depend_on_how_threads_are_scheduled(name: str) -> None:
     assert len(results) == 1
 
 
-def test_the_seed_and_the_serial_change_the_order() -> None:
-    def model(seed: int, serial: int) -> bytes:
-        p = problem("csr", "hinge")
-        return p.run(p.solver(), np.zeros(p.X.shape[1]), serial, seed=seed).dv.tobytes()
-
-    assert len({model(0, 0), model(1, 0), model(0, 1)}) == 3
-
-
 # --- what a pass is worth -------------------------------------------------------------------------
 
 
@@ -247,19 +239,6 @@ def test_a_first_pass_from_zero_is_worth_several(threads: int) -> None:
     assert after[True] - p.primal(v) < 0.3 * (after[False] - p.primal(v))
 
 
-@pytest.mark.parametrize("l2", [0.01, 0.2])
-@pytest.mark.parametrize("way", ["one thread", "on disk"])
-def test_first_steps_grow_only_where_rows_hardly_change_their_own_margins(
-    tmp_path: Path, l2: float, way: str
-) -> None:
-    models = []
-    for grow in (True, False):
-        p = replace(WAYS[way].problem(tmp_path, "dense", "hinge"), l2=l2)
-        models.append(p.run(p.solver(grow=grow), np.zeros(p.X.shape[1]), 0).dv)
-    assert np.array_equal(*models) == (l2 == 0.01)
-    assert p.primal(models[0]) <= p.primal(models[1])
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_curvature_of_a_pass_is_that_of_its_steps(loss: str) -> None:
     """Each row takes one step, so that the sum over the steps is known."""
@@ -271,14 +250,6 @@ def test_the_curvature_of_a_pass_is_that_of_its_steps(loss: str) -> None:
     each = np.array([loss_named(loss).terms.minus_curvature(a, b) for a, b in pairs])
     expected = 0.5 * float((p.s * each) @ (step * step))
     np.testing.assert_allclose(update.curvature, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("bucket", [1, 8, 64, 1000])
-def test_every_row_is_visited_once_an_epoch(bucket: int) -> None:
-    p = problem("dense", "hinge")
-    update = p.run(p.solver(bucket=bucket, shrink=False), np.zeros(p.X.shape[1]), 0, epochs=3)
-    assert update.visited == 3 * 230
-    assert update.stored == 3 * p.pieces[0].chunk.layout.n_columns * 230
 
 
 # --- a member among others ------------------------------------------------------------------------
@@ -316,7 +287,7 @@ def test_chunks_may_come_go_and_be_moved_to_disk(tmp_path: Path) -> None:
 
 
 def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
-    empty = chunk_of("csr", 9, np.zeros((5, 12)), np.ones(5), "float64")
+    empty = chunk_of("csr", np.zeros((5, 12)), np.ones(5))
     weights = np.array([1.0, 0.0, 2.0, 0.0, 1.0])
     piece = Piece(empty, np.ones(5), weights, np.zeros(5))
     solver = LocalSolver(
@@ -333,22 +304,6 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
     solver.bind([])
     update = solver.run(np.zeros(12), request, SerialExecutor(2))
     assert (update.dual, update.visited, update.dv.size) == (0.0, 0, 12)
-
-
-def test_arrays_that_do_not_fit_are_refused() -> None:
-    p = problem("csr", "hinge")
-    chunk = p.pieces[0].chunk
-    good = np.zeros(chunk.n_rows)
-    with pytest.raises(ValueError, match=r"alpha has shape \(3,\)"):
-        p.solver().bind([Piece(chunk, good, None, np.zeros(3))])
-    with pytest.raises(ValueError, match=r"targets has .* type float32"):
-        p.solver().bind([Piece(chunk, good.astype(np.float32), None, good)])
-    with pytest.raises(ValueError, match="has float64 values, the solver float32"):
-        LocalSolver(loss=loss_named("hinge"), dtype="float32", intercept_scaling=None).bind(
-            [Piece(chunk, good, None, good)]
-        )
-    with pytest.raises(ValueError, match="bucket is 0"):
-        p.solver(bucket=0)
 
 
 # --- threads that get in each other's way ---------------------------------------------------------

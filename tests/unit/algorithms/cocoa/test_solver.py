@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
-from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
@@ -115,24 +113,3 @@ def test_an_unknown_operation_is_a_protocol_error() -> None:
 
 
 # --- scaled rows ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr"])
-@pytest.mark.parametrize("shifted", [False, True])
-def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
-    dense = (X != 0.0) * 1.0 if kind == "binary_csr" else X
-    (chunk,) = split_rows(dense if kind == "dense" else sp.csr_matrix(dense), Y, 1, chunk_rows=60)[
-        0
-    ]
-    assert chunk.layout.kind == kind
-    factor = RNG.uniform(0.5, 2.0, 5)
-    shift = RNG.normal(size=5) if shifted else None
-    scaled = scaled_chunk(chunk, factor, shift)
-    if scaled.layout.kind == "csr":
-        rows = sp.csr_matrix((scaled.values, scaled.indices, scaled.indptr), (60, 5)).toarray()
-    else:
-        rows = scaled.values
-    expected = (dense - (0.0 if shift is None else shift)) * factor
-    np.testing.assert_allclose(rows, expected, rtol=1e-14)
-    assert scaled.id == chunk.id
-    assert scaled_chunk(chunk, None, None) is chunk

@@ -10,15 +10,9 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 import elasticml as em
-from elasticml.algorithms.linear import gram
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
-from elasticml.algorithms.linear.gram_descent import SWEEPS, descend, descent_direction
-from elasticml.algorithms.linear.prox_newton import (
-    SparseColumns,
-    measure,
-    solve_quadratic_model,
-)
+from elasticml.algorithms.linear.gram_descent import SWEEPS, descend
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.parallel import Serial
@@ -133,24 +127,6 @@ def test_rounding_of_inner_products_stays_rounding_of_the_model():
             np.testing.assert_allclose(model(other, gap), expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-6])
-@pytest.mark.parametrize(("n", "d", "copies"), [(30, 10, 1), (20, 4, 2), (4, 9, 1)])
-def test_a_direction_is_the_shortest_one_to_a_minimum_or_without_curvature(scale, n, d, copies):
-    rng = np.random.default_rng(1)
-    A = np.tile(rng.standard_normal((n, d)), copies)
-    A /= np.linalg.norm(A, axis=0)
-    inverse = np.linalg.pinv(A.T @ A, rcond=1e-10)
-    if n > d:
-        gradient = A.T @ rng.standard_normal(n)
-        expected = -inverse @ gradient
-    else:
-        gradient = rng.standard_normal(d)
-        expected = inverse @ (A.T @ (A @ gradient)) - gradient
-    scales = np.where(np.arange(A.shape[1]) < 2, scale, 1.0)
-    found = descent_direction((A * scales).T @ (A * scales), gradient * scales)
-    np.testing.assert_allclose(found * scales, expected, atol=1e-9)
-
-
 def dependent_columns():
     """Make columns that are sums of others, in one order of rows and in three more."""
     rng = np.random.default_rng(0)
@@ -186,78 +162,7 @@ def test_a_model_is_the_same_in_every_order_of_rows(model):
     np.testing.assert_allclose(results, [results[0]] * 4, atol=1e-5)
 
 
-def test_a_step_on_dependent_columns_leaves_the_warning_filters_alone(monkeypatch):
-    A, b, _ = dependent_columns()
-    A = A + 1e-9 * np.random.default_rng(1).standard_normal(A.shape)
-    products = inner_products(A, b)
-
-    def run():
-        w, q = np.zeros(10), products.linear.copy()
-        return descend(products, Penalty(a1=0.1, a2=0.0), 1e-12, 200, w, q)
-
-    run()  # The compiler sets its own filters.
-    entered, enter = [], warnings.catch_warnings.__enter__
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            warnings.catch_warnings, "__enter__", lambda own: entered.append(1) or enter(own)
-        )
-        assert run()[1] <= 1e-9
-    assert not entered
-
-
 # --- sparse ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", [1, 63, 64, 1000])
-def test_inner_products_by_dense_blocks_are_those_of_the_columns(monkeypatch, n):
-    monkeypatch.setattr(gram, "BLOCK_BYTES", 1024)
-    A = sp.random(n, 6, density=0.5, format="csc", random_state=n)
-    A[:, [2]] = 0.0
-    A.eliminate_zeros()
-    arrays, dense = (A.indptr, A.indices, A.data, n), A.toarray()
-    for one, other in (([0, 1, 2, 5], [0, 1, 2, 5]), ([3, 1], [5, 2, 3, 1]), ([4], [])):
-        result = gram.products(*arrays, np.array(one, int), np.array(other, int))
-        expected = dense[:, one].T @ dense[:, np.array(other, int)]
-        np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-14)
-
-
-def test_dense_blocks_are_used_for_full_columns_and_not_for_nearly_empty_ones():
-    indptr, columns = np.array([0, 1000, 2000, 2010, 2020], np.int32), np.arange(4)
-    assert gram.pays(indptr, 1000, columns[:2], columns[:2])
-    assert not gram.pays(indptr, 1000, columns[2:], columns[2:])
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("a2", [0.0, 0.7])
-def test_a_step_on_sparse_columns_leaves_no_coordinate_to_improve(intercept, a2):
-    rng = np.random.default_rng(0)
-    A = sp.random(300, 160, 0.1, "csc", random_state=rng, data_rvs=rng.standard_normal)
-    A = sp.hstack([A, sp.csc_matrix(np.full((300, 1), 3.0))], format="csc")
-    slopes, curvature = rng.standard_normal(300), 0.05 + rng.random(300)
-    arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data
-
-    def step(features, w):
-        columns = SparseColumns(features, *arrays)
-        moments = measure(columns, curvature, slopes, slopes)
-        return solve_quadratic_model(
-            columns, moments, w, slopes, curvature, Penalty(a1=2.0, a2=a2),
-            intercept=intercept, goal=1e-3, sweeps_max=1000,
-        )  # fmt: skip
-
-    features = np.sort(rng.permutation(160)[:120])
-    w = np.where(rng.random(120) < 0.2, rng.standard_normal(120), 0.0)
-    found = step(features, w)
-    new, B = found.w, A[:, features].toarray()
-    assert found.sweeps < 1000
-    there = slopes + curvature * (B @ (new - w) + found.rise)
-    gradient = B.T @ there + a2 * new
-    assert 0 < np.count_nonzero(new) < new.size
-    np.testing.assert_allclose(gradient[new != 0], -2.0 * np.sign(new[new != 0]), atol=1e-3)
-    assert np.abs(gradient[new == 0]).max() <= 2.0 + 1e-3
-    np.testing.assert_allclose(found.slopes, there, atol=1e-12)
-    assert abs(there.sum()) <= 1e-9 * np.abs(slopes).sum() if intercept else found.rise == 0.0
-    # A column that equals the intercept leaves only rounding.
-    assert (step(np.append(features, 160), np.append(w, 0.0)) is None) == intercept
 
 
 # With strong curvature, rough steps alone took 1111 steps instead of 141.
@@ -316,17 +221,3 @@ def test_steps_on_the_rows_gram_matrix_find_the_same_minimum(intercept, weighted
     assert other.converged
     np.testing.assert_allclose(one.w, other.w, atol=1e-5)
     np.testing.assert_allclose(one.b, other.b, atol=1e-4)
-
-
-# The model's own dual variables certify the same only after some more steps.
-def test_a_low_threshold_is_certified_by_the_subproblem():
-    A, y, _ = tall(0.3)
-    fits = [
-        solver_of(A, y, None, intercept=False, by_rows=by_rows).solve(
-            Penalty(a1=1e-3, a2=0.0), 0.01 * len(y), 300
-        )
-        for by_rows in (True, False)
-    ]
-    assert fits[0].converged
-    assert fits[1].converged
-    assert fits[0].steps < fits[1].steps

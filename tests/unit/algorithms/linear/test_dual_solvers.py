@@ -1,4 +1,4 @@
-"""Dual coordinate descent and the interior point method, against LIBLINEAR and SciPy."""
+"""Dual coordinate descent and the interior point method, against each other."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import math
 
 import numpy as np
 import pytest
-import scipy.optimize
 import scipy.sparse as sp
-from sklearn.svm import LinearSVC
 
 import elasticml as em
 from elasticml.algorithms.linear import interior_point
 from elasticml.algorithms.linear.dual_descent import DualDescent, memory_rows
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.parallel import Serial
-
-LOSSES = ("hinge", "squared_hinge", "logistic")
 
 
 def rows(n: int = 200, d: int = 30, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -30,48 +26,19 @@ def bordered(X, constant):
     return X if constant is None else np.hstack([X, np.full((len(X), 1), constant)])
 
 
-def objective(loss, X, y, s, strength, constant, w):
-    m = y * (bordered(X, constant) @ w)
-    room = np.maximum(1.0 - m, 0.0)
-    losses = {"hinge": room, "squared_hinge": room * room, "logistic": np.logaddexp(0.0, -m)}[loss]
-    return float(s @ losses) + 0.5 * strength * float(w @ w)
+def objective(X, y, s, strength, constant, w):
+    room = np.maximum(1.0 - y * (bordered(X, constant) @ w), 0.0)
+    return float(s @ room) + 0.5 * strength * float(w @ w)
 
 
-def descent(X, y, weights, *, loss, strength, constant=None, seed=3):
+def descent(X, y, weights, *, loss="hinge", strength, constant=None):
     return DualDescent(
         memory_rows(X), X.shape[1], y, weights,
-        loss=loss, strength=strength, constant=constant, seed=seed,
+        loss=loss, strength=strength, constant=constant, seed=3,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("strength", [10.0, 1.0])
-@pytest.mark.parametrize("constant", [None, 2.0])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_gap_bounds_the_distance_to_an_independent_minimum(loss, strength, constant, weighted):
-    X, y = rows()
-    s = np.random.default_rng(1).random(len(y)) * 2.0 if weighted else np.ones(len(y))
-    fit = descent(X, y, s if weighted else None, loss=loss, strength=strength, constant=constant)
-    fit = fit.solve(1e-7 * len(y), 20_000)
-    assert fit.converged
-    if loss == "hinge":
-        other = LinearSVC(
-            loss="hinge", C=1.0 / strength, fit_intercept=False, tol=1e-10, max_iter=200_000
-        )
-        best = other.fit(bordered(X, constant), y, sample_weight=s).coef_[0]
-    else:
-        best = scipy.optimize.minimize(
-            lambda w: objective(loss, X, y, s, strength, constant, w),
-            np.zeros(fit.w.size),
-            method="L-BFGS-B",
-            options={"maxiter": 10_000, "maxfun": 10**6, "ftol": 1e-15, "gtol": 1e-9},
-        ).x
-    least, value = (objective(loss, X, y, s, strength, constant, w) for w in (best, fit.w))
-    assert value - fit.gap <= least * (1.0 + 1e-9)
-    assert value <= least + fit.gap + 1e-6 * least
-
-
-@pytest.mark.parametrize("strength", [10.0, 1.0, 0.01, 1e-4])
+@pytest.mark.parametrize("strength", [10.0, 1.0, 0.01])
 @pytest.mark.parametrize("constant", [None, 2.0])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("layout", [np.asarray, sp.csr_matrix])
@@ -86,35 +53,13 @@ def test_the_interior_point_is_within_the_bounds_of_coordinate_descent(
     )
     fit = method.solve(1e-9 * len(y), np.zeros(bordered(X, constant).shape[1]))
     assert 0.0 <= fit.gap <= 1e-9 * len(y)
-    other = descent(X, y, s if weighted else None, loss="hinge", **settings)
-    other = other.solve(1e-6 * len(y), 20_000)
-    value, high = (objective("hinge", X, y, s, strength, constant, f.w) for f in (fit, other))
+    other = descent(X, y, s if weighted else None, **settings).solve(1e-6 * len(y), 20_000)
+    value, high = (objective(X, y, s, strength, constant, f.w) for f in (fit, other))
     assert high - other.gap <= value * (1.0 + 1e-12)
     assert value - fit.gap <= high
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_dense_sparse_and_single_precision_rows_have_the_same_minimum(loss):
-    X, y = rows()
-    X = X.astype(np.float32)
-    values = []
-    for A in (X, sp.csr_matrix(X), sp.csr_matrix(X.astype(np.float64)), X.astype(np.float64)):
-        fit = descent(A, y, None, loss=loss, strength=1.0, constant=1.0).solve(2e-6, 20_000)
-        assert fit.converged
-        values.append(objective(loss, X.astype(np.float64), y, np.ones(len(y)), 1.0, 1.0, fit.w))
-    np.testing.assert_allclose(values, values[0], rtol=2e-8)
-
-
-def test_a_gap_that_is_not_reached_is_reported_with_a_valid_certificate():
-    X, y = rows()
-    fit = descent(X, y, None, loss="hinge", strength=0.1).solve(1e-12, 3)
-    assert (fit.converged, fit.passes) == (False, 3)
-    exact = descent(X, y, None, loss="hinge", strength=0.1, seed=1).solve(1e-3, 20_000)
-    value, least = (objective("hinge", X, y, np.ones(200), 0.1, None, f.w) for f in (fit, exact))
-    assert value - fit.gap <= least
-
-
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
 def test_empty_rows_and_rows_without_weight_change_nothing(loss):
     X, y = rows(60, 8)
     s = np.ones(60)
@@ -122,7 +67,7 @@ def test_empty_rows_and_rows_without_weight_change_nothing(loss):
     X[20:25] = 0.0
     keep = np.r_[0:10, 25:60]
     fits = [
-        descent(sp.csr_matrix(A), b, c, loss=loss, strength=1.0, seed=0).solve(1e-9, 50_000)
+        descent(sp.csr_matrix(A), b, c, loss=loss, strength=1.0).solve(1e-9, 50_000)
         for A, b, c in ((X, y, s), (X[keep], y[keep], None))
     ]
     np.testing.assert_allclose(fits[0].w, fits[1].w, atol=1e-4)
@@ -136,7 +81,7 @@ def test_a_mean_of_former_models_certifies_noisy_rows_earlier():
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(2000, 20))
         y = np.where(X @ rng.normal(size=20) + 3.0 * rng.normal(size=2000) > 0.0, 1.0, -1.0)
-        passes += descent(X, y, None, loss="hinge", strength=1.0).solve(2.0, 1000).passes
+        passes += descent(X, y, None, strength=1.0).solve(2.0, 1000).passes
     assert passes <= 320
 
 
@@ -175,7 +120,7 @@ def test_the_interior_point_reaches_the_gap_whatever_the_weights(scale, spread):
         )
         fit = method.solve(1e-6 * s.sum(), np.zeros(X.shape[1]))
         assert fit.gap <= 1e-6 * s.sum()
-        assert objective("hinge", X, y, s, scale / C, None, fit.w) < 0.9 * s.sum()
+        assert objective(X, y, s, scale / C, None, fit.w) < 0.9 * s.sum()
 
 
 def test_it_is_not_considered_for_wide_rows_or_weights_of_zero():

@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import lower_bound, lower_bound_of_residual
 from elasticml.objectives.loss_kernels import loss_named
+from tests.reference import Reference
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 6))
@@ -24,18 +24,10 @@ PENALTIES = [
 
 
 def minimum(loss, penalty):
-    """Minimise over the positive and negative parts of the coefficients."""
-
-    def value(parts):
-        w = parts[:6] - parts[6:]
-        if loss == "squared":
-            losses = 0.5 * ((Y - X @ w) ** 2).sum()
-        else:
-            losses = np.logaddexp(0.0, -LABELS * (X @ w)).sum()
-        return losses + penalty.a1 * parts.sum() + 0.5 * penalty.a2 * w @ w
-
-    bounds = [(0.0, None)] * 6 + [(0.0, 0.0 if penalty.positive else None)] * 6
-    return minimize(value, np.zeros(12), bounds=bounds, options={"ftol": 1e-14}).fun
+    """Return the least sum of losses and penalty."""
+    given = {"l1": penalty.a1 / 40, "l2": penalty.a2 / 40, "positive": penalty.positive}
+    y = Y if loss == "squared" else LABELS
+    return 40.0 * Reference(X=X, y=y, loss=loss, **given).least
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)

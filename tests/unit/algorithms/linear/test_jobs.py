@@ -215,6 +215,79 @@ def test_scaling_keeps_the_problem_whose_penalty_is_of_raw_columns(
     assert 0.0 <= model.gap <= 1e-12
 
 
+# --- Newton's method in every layout ------------------------------------------------------------
+
+MANY = 1600
+#: A column like seconds since 1970, one of small values, and some of zeros and ones.
+TABLE = np.column_stack(
+    [
+        1.7e9 + 100.0 * RNG.normal(size=MANY),
+        1e-4 * RNG.normal(size=MANY),
+        RNG.normal(size=(MANY, 3)),
+        RNG.random((MANY, 4)) < 0.3,
+    ]
+)
+BINARY = sp.csr_matrix(RNG.random((MANY, 40)) < 0.08, dtype=float)
+SPARSE = sp.random_array((MANY, 60), density=0.1, rng=RNG, format="csr")
+LAYOUTS = {
+    "dense": (TABLE, "standard"),
+    "dense, only numbers scaled": (TABLE, "auto"),
+    "sparse": (SPARSE, "none"),
+    "sparse, scaled": (SPARSE, "standard"),
+    "binary": (BINARY, "none"),
+    "binary, nearly dense blocks": (sp.hstack([BINARY] * 3, format="csr"), "standard"),
+    # So many columns that the Hessian is computed from a share of the rows.
+    "wide": (RNG.normal(size=(MANY * 10, 200)), "none"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_every_layout_has_the_minimum_of_lbfgs(name: str, intercept: bool, loss: str) -> None:
+    rows, scale = LAYOUTS[name]
+    n, d = rows.shape
+    columns = rows.toarray() if sp.issparse(rows) else rows
+    spread = np.where(columns.std(axis=0) > 0.0, columns.std(axis=0), 1.0)
+    z = (columns - columns.mean(axis=0)) / spread @ np.cos(np.arange(d)) / 3.0
+    y = z + RNG.normal(size=n) if loss == "squared" else np.where(z + RNG.normal(size=n) > 0, 1, 0)
+    job: Any = {"loss": loss, "scale": scale, "intercept": intercept, "l2": 1e-3}
+    data = {"rows": rows, "weights": RNG.uniform(0.5, 2.0, n)}
+    few = 10 if loss == "logistic" else 3
+    newton = trained(BatchGradient(**job, optimizer="newton", tolerance=1e-9), y, few, **data)
+    other = trained(BatchGradient(**job, optimizer="lbfgs", tolerance=1e-8), y, **data)
+    assert newton.converged
+    np.testing.assert_allclose(newton.objective, other.objective, rtol=1e-9)
+
+
+def test_many_classes_have_the_minimum_of_lbfgs() -> None:
+    """Their Hessian has many blocks: each class's own one preconditions."""
+    rows = RNG.normal(size=(MANY, 40))
+    scores = rows @ RNG.normal(size=(40, 41)) + 3.0 * RNG.gumbel(size=(MANY, 41))
+    y = np.argmax(scores, axis=1)
+    newton = trained(BatchGradient(l2=1e-2, optimizer="newton", tolerance=1e-9), y, 20, rows=rows)
+    other = trained(BatchGradient(l2=1e-2, optimizer="lbfgs", tolerance=1e-8), y, rows=rows)
+    assert newton.converged
+    np.testing.assert_allclose(newton.objective, other.objective, rtol=1e-10)
+
+
+def test_columns_that_depend_on_each_other_have_a_minimum_without_a_penalty() -> None:
+    rows = np.column_stack([TABLE[:, 2:5], TABLE[:, 2], np.zeros(MANY), np.ones(MANY)])
+    y = rows[:, 0] - rows[:, 1] + RNG.normal(size=MANY)
+    found = trained(BatchGradient(loss="squared", l2=0.0, optimizer="newton"), y, rows=rows)
+    residual = y - rows @ found.arrays["coef"][0] - found.arrays["intercept"][0]
+    exact = y - rows @ np.linalg.lstsq(rows, y, rcond=None)[0]
+    np.testing.assert_allclose(residual, exact, atol=1e-6)
+
+
+def test_the_shape_decides_and_too_many_columns_are_refused() -> None:
+    y, narrow = np.arange(MANY) % 2, TABLE[:, 2:]
+    assert trained(BatchGradient(scale="standard", optimizer="auto"), y, 8, rows=narrow).converged
+    wide = sp.csr_matrix((np.ones(MANY), (np.arange(MANY), np.arange(MANY) * 3)))
+    with pytest.raises(ConfigError, match=r"wanted at most 4,096; use tron or lbfgs"):
+        trained(BatchGradient(optimizer="newton"), y, rows=wide)
+
+
 # --- several classes ----------------------------------------------------------------------------
 
 
@@ -340,22 +413,17 @@ def test_derivatives_of_several_margins_are_finite_differences(loss: Any) -> Non
 # --- what a user gets ---------------------------------------------------------------------------
 
 
-def kept_and_exported(job: Any, y: Any, path: Any) -> tuple[Any, ...]:
-    """Return the model of a job, the same loaded from a file, scikit-learn's, and its arrays."""
-    data = chunk_rows(X).with_labels(y, S)
-    arrays = dict(trained(job, y, weights=S).arrays)
-    model = model_of_job(job.section(), data.facts, arrays)
-    model.save(path / "model.npz")
-    return model, em.load_model(path / "model.npz"), model.to_sklearn(), arrays
-
-
 @pytest.mark.parametrize("loss", ["softmax", "logistic"])
 def test_a_model_of_several_classes_predicts_and_is_kept(loss: str, tmp_path: Any) -> None:
     settings: Any = {"l2": L2, "intercept": True, "tolerance": 1e-9, "scale": "none"}
     job: Any = CoCoA(loss="logistic", **settings)
     if loss == "softmax":
         job = BatchGradient(**settings, class_weight=CLASS_WEIGHTS)
-    model, kept, exported, arrays = kept_and_exported(job, CLASSES, tmp_path)
+    facts = chunk_rows(X).with_labels(CLASSES, S).facts
+    arrays = dict(trained(job, CLASSES, weights=S).arrays)
+    model = model_of_job(job.section(), facts, arrays)
+    model.save(tmp_path / "model.npz")
+    kept, exported = em.load_model(tmp_path / "model.npz"), model.to_sklearn()
     margins = X @ arrays["coef"].T + arrays["intercept"]
     each = np.exp(margins) if loss == "softmax" else expit(margins)
     expected = each / each.sum(axis=1, keepdims=True)
@@ -367,16 +435,6 @@ def test_a_model_of_several_classes_predicts_and_is_kept(loss: str, tmp_path: An
     np.testing.assert_allclose(exported.predict_proba(X), expected, atol=1e-12)
     np.testing.assert_array_equal(exported.predict(X), model.predict(X))
     assert model.settings().get("one_against_rest", False) is (loss != "softmax")
-
-
-def test_a_model_predicts_by_its_link_and_keeps_it(tmp_path: Any) -> None:
-    job = BatchGradient(loss="poisson", l2=L2, intercept=True, tolerance=1e-8, scale="none")
-    model, kept, exported, arrays = kept_and_exported(job, COUNTS, tmp_path)
-    means = np.exp(X @ arrays["coef"][0] + arrays["intercept"][0])
-    np.testing.assert_allclose(model.predict(X), means, rtol=1e-12)
-    np.testing.assert_array_equal(kept.predict(X), model.predict(X))
-    np.testing.assert_allclose(exported.predict(X), means, rtol=1e-12)
-    assert model.settings() == {"loss": "poisson", "link": "log", "power": 1.0}
 
 
 def test_a_tables_offset_is_named_and_needed_for_predictions(tmp_path: Any) -> None:
@@ -418,6 +476,11 @@ def begin(name: str, y: Any, absent: str = "auto", **settings: Any) -> None:
             "loss: poisson found the label -1",
         ),
         (
+            lambda: begin("batch_gradient", np.ones(ROWS), loss="logistic"),
+            DataError,
+            r"found 1 distinct label \(1\), wanted at least 2",
+        ),
+        (
             lambda: trained(BatchGradient(loss="gamma"), COUNTS),
             DataError,
             "loss: gamma found the label 0, wanted positive",
@@ -444,6 +507,11 @@ def begin(name: str, y: Any, absent: str = "auto", **settings: Any) -> None:
             lambda: BatchGradient(loss="gamma", optimizer="gd", step="constant"),
             ConfigError,
             "step_size: is missing",
+        ),
+        (
+            lambda: begin("cocoa", CLASSES, "freeze"),
+            ConfigError,
+            "absent: got 'freeze' with 4 classes",
         ),
         (
             lambda: begin("cocoa", REAL, "freeze", loss="squared", offset=1),

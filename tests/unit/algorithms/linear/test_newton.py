@@ -61,28 +61,6 @@ def some_weights(n):
     return np.random.default_rng(2).integers(0, 3, n).astype(float)
 
 
-@pytest.mark.parametrize("loss", SEARCHED)
-@pytest.mark.parametrize("data", [separable, unequal])
-@pytest.mark.parametrize("is_free", [False, True])
-def test_the_hessian_is_the_product_with_each_unit_vector(loss, data, is_free):
-    function = objective(1e-6, data, weights=some_weights, loss=loss, is_free=is_free)
-    w = np.random.default_rng(0).standard_normal(function.n_model)
-    columns = np.stack([function.at(w).product(e) for e in np.eye(function.n_model)], axis=1)
-    np.testing.assert_allclose(function.hessian(w), columns, rtol=1e-9, atol=1e-15)
-
-
-def test_the_hessian_of_a_block_is_the_product_with_its_unit_vectors():
-    function = of_classes()
-    w = 0.1 * np.random.default_rng(0).standard_normal(function.n_model)
-    columns = np.stack([function.at(w).product(e) for e in np.eye(function.n_model)], axis=1)
-    # Steps that differ between the classes; to the same step of all, the Hessian adds curvature.
-    for a, b in ((0, 1), (1, 2)):
-        step = np.zeros((3, 6))
-        step[a], step[b] = 1.0, -1.0
-        found, expected = (matrix @ step.ravel() for matrix in (function.hessian(w), columns))
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("most", [512, 9])
 @pytest.mark.parametrize("is_sparse", [True, False])
@@ -135,19 +113,6 @@ def test_factors_before_the_first_step_lead_to_the_same_minimum(is_free):
     assert abs(plain.point.value - factored.point.value) <= 2e-9
 
 
-def test_the_end_of_a_search_has_no_slope_along_the_step_and_is_a_point_of_the_function():
-    function = objective(1e-5, weights=some_weights)
-    start = function.at(0.1 * np.random.default_rng(3).standard_normal(function.n_model))
-    for length in (1e-3, 1.0, 1e3):
-        step = -length * start.gradient
-        end = start.minimum_along(step, False)
-        assert end.value < start.value
-        assert abs(end.gradient @ step) <= 0.06 * abs(start.gradient @ step)
-        again = function.at(end.w)
-        np.testing.assert_allclose(again.value, end.value, rtol=1e-12)
-        np.testing.assert_allclose(again.gradient, end.gradient, rtol=1e-9, atol=1e-13)
-
-
 @pytest.mark.parametrize("loss", SEARCHED)
 @pytest.mark.parametrize("is_free", [False, True])
 def test_a_step_certifies_its_end(loss, is_free):
@@ -168,19 +133,6 @@ def test_a_step_certifies_its_end(loss, is_free):
     step = np.linalg.solve(function.hessian(start.w), -start.gradient)
     end = start.minimum_along(step, True)
     assert end.gap < 0.1 * function.at(end.w).gap
-
-
-def test_a_quadratic_function_takes_one_step_of_the_requested_accuracy():
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((300, 20)) * np.linspace(0.1, 10.0, 20)
-    function = LinearObjective(
-        RowBlocks(X, Serial()), rng.standard_normal(300), None,
-        loss="squared", l2=0.1, intercept_scaling=None, is_free=False,
-    )  # fmt: skip
-    for expected in (1e-2, 1e-6, 1e-10):
-        result = minimise(function, np.zeros(20), gap=expected, steps=100)
-        assert result.converged
-        assert (result.steps, result.point.gap <= expected) == (1, True)
 
 
 @pytest.mark.parametrize("promised", [np.nan, -1.0])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.algorithms.local_sgd.sampler import Sampler, held_out, order_keys
+from elasticml.algorithms.local_sgd.sampler import Sampler, order_keys
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.ids import ChunkId
 
@@ -45,16 +45,3 @@ def test_the_order_follows_the_keys_and_does_not_depend_on_the_steps():
     keys = np.concatenate([order_keys(SEED, c.id, 4, c.n_rows) for c in chunks])
     expected = np.argsort(keys).astype(float).tolist()
     assert whole_epoch(chunks, 4, 1) == whole_epoch(chunks, 4, 25) == expected
-
-
-def test_the_holdout_is_never_taken_and_the_same_in_every_epoch():
-    chunks = chunks_of([40, 40])
-    sampler, zeros = Sampler(SEED, 0.3), np.zeros(2, np.int64)
-    kept = []
-    for epoch in range(2):
-        n = sampler.begin(chunks, zeros, epoch)
-        kept.append(sorted(numbers(chunks, sampler.take(n)[0])))
-    held = [held_out(SEED, chunk.id, chunk.n_rows, 0.3) for chunk in chunks]
-    assert kept[0] == kept[1] == np.flatnonzero(~np.concatenate(held)).tolist()
-    assert [sampler.n_trained(chunk) for chunk in chunks] == [int((~h).sum()) for h in held]
-    assert 10 < int(np.concatenate(held).sum()) < 40

@@ -16,7 +16,6 @@ from elasticml.data.chunks.chunk import (
     Chunk,
     Layout,
     binary_csr_chunk,
-    csr_chunk,
     dense_chunk,
     sequence_chunk,
 )
@@ -29,6 +28,7 @@ from elasticml.data.storage.block_file import map_block, write_block
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_links import prepare_to_send
+from tests.unit.data.rows import chunk_of
 
 ID = ChunkId("0123456789abcdef", 2, 3)
 KINDS = ("dense", "csr", "binary_csr", "sequence")
@@ -37,16 +37,11 @@ SEQUENCES = Layout(kind="sequence", n_columns=60, alphabet="ACGT", length=5, ngr
 
 
 def example(kind: str, dtype: str = "float64", weighted: bool = False) -> Chunk:
-    labels = np.array([1.0, -1.0, 2.5])
-    weights = np.array([0.5, 1.0, 2.0]) if weighted else None
-    indptr, indices = [0, 2, 2, 4], [0, 3, 1, 4]
-    if kind == "dense":
-        return dense_chunk(ID, labels, np.arange(12.0).reshape(3, 4), weights, dtype=dtype)
-    if kind == "csr":
-        return csr_chunk(ID, labels, indptr, indices, [1, 2, 3, 4], 5, weights, dtype=dtype)
-    if kind == "binary_csr":
-        return binary_csr_chunk(ID, labels, indptr, indices, 5, weights, dtype=dtype)
-    return sequence_chunk(ID, labels, np.arange(15, dtype=np.uint8).reshape(3, 5), SEQUENCES)
+    labels, weights = np.array([1.0, -1.0, 2.5]), np.array([0.5, 1.0, 2.0]) if weighted else None
+    if kind == "sequence":
+        return sequence_chunk(ID, labels, np.arange(15, dtype=np.uint8).reshape(3, 5), SEQUENCES)
+    X = np.array([[1.0, 0, 0, 2, 0], [0, 0, 0, 0, 0], [0, 3, 0, 0, 4]])
+    return chunk_of(kind, X, labels, weights, id=ID, dtype=dtype)
 
 
 def mapped_chunk(chunk: Chunk) -> Chunk:

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from elasticml.arrays import address
 from elasticml.data.chunks.chunk import (
     Chunk,
-    binary_csr_chunk,
-    csr_chunk,
-    dense_chunk,
     sequence_chunk,
 )
 from elasticml.data.chunks.kernels import add_sums
@@ -25,9 +22,8 @@ from elasticml.data.chunks.ngrams import (
     sequence_layout,
 )
 from elasticml.data.chunks.products import Bodies, make_adjoint, make_forward
-from elasticml.ids import ChunkId
+from tests.unit.data.rows import ID, chunk_of
 
-ID = ChunkId("test", 0, 0)
 KINDS = ("dense", "csr", "binary_csr", "sequence")
 
 
@@ -49,22 +45,16 @@ def expand(letters, sigma, lo, hi):
 
 def make_chunk(kind, rng, n, d, *, dtype="float64"):
     """Return a chunk of this kind with random content, its matrix as scipy CSR, and its layout."""
-    labels = np.ones(n)
     if kind == "sequence":
         letters = rng.integers(0, 3, (n, d)).astype(np.uint8)
         layout = sequence_layout("abc", d, (1, min(3, d)))
         codes = codes_of_letters(letters, 3, layout.ngrams[1])
-        return sequence_chunk(ID, labels, codes, layout), expand(letters, 3, *layout.ngrams)
+        return sequence_chunk(ID, np.ones(n), codes, layout), expand(letters, 3, *layout.ngrams)
     matrix = sp.random(n, d, density=0.4, format="csr", rng=rng, dtype=np.float64)
-    matrix.sort_indices()
     matrix = matrix.astype(dtype)
-    if kind == "dense":
-        return dense_chunk(ID, labels, matrix.toarray(), dtype=dtype), matrix.astype(np.float64)
     if kind == "binary_csr":
         matrix.data[:] = 1.0
-        return binary_csr_chunk(ID, labels, matrix.indptr, matrix.indices, d), matrix
-    chunk = csr_chunk(ID, labels, matrix.indptr, matrix.indices, matrix.data, d, dtype=dtype)
-    return chunk, matrix.astype(np.float64)
+    return chunk_of(kind, matrix.toarray(), dtype=dtype), matrix.astype(np.float64)
 
 
 def forward_of(chunk: Chunk, w):

@@ -119,35 +119,6 @@ def test_the_most_important_chunks_stay_in_memory(tmp_path: Path) -> None:
     assert here.streamed_bytes - before == 5 * nbytes
 
 
-def test_batches_of_one_oversized_chunk_count_with_their_true_size(
-    tmp_path: Path,
-) -> None:
-    here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(k) for k in range(6)])
-    here.batch_bytes = 1
-    here.limit_bytes = 9 * chunks[0].nbytes
-    plan_residency(chunks)
-    assert len(here.resident) == 3
-    # A chunk's second form may be the larger one.
-    here.add_form(chunk(5, rows=8000))
-    plan_residency(chunks)
-    assert here.resident == frozenset()
-
-
-def test_derived_forms_of_chunks_count_towards_memory(tmp_path: Path) -> None:
-    here = out_of_core(tmp_path)
-    chunks = here.settle([chunk(k) for k in range(8)])
-    forms = [here.add_form(chunk(k)) for k in range(8)]
-    here.limit_bytes = 4 * chunks[0].nbytes + 6 * here.batch_bytes
-    plan_residency(chunks)
-    assert len(here.resident) == 2
-    for each in (chunks, forms):
-        assert len(list(stream_chunks(each))) == 8
-    # They are all in one mapping.
-    assert resident(forms[0].body) <= 4 * chunks[0].nbytes + 2 * EDGES
-    assert resident(forms[0].body) >= 4 * chunks[0].nbytes
-
-
 def test_other_memory_evicts_bodies_in_passes_and_those_that_are_accessed_outside(
     tmp_path: Path,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Primal CoCoA in one thread, squared and logistic: special columns, screening, refusals."""
+"""CoCoA by columns in one thread, squared and logistic: special columns, screening, refusals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import elasticml as em
-from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.source import load_all
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import DataError
 from tests.property.schedules import moves
 from tests.reference import Reference, split_columns
 from tests.serial_world import Return, Run, Vanish, World
@@ -117,13 +115,6 @@ def test_columns_far_from_zero_take_few_rounds(made, gather):
     assert value - near.least <= run.model.gap + 1e-9 * value
 
 
-@LOSSES
-@pytest.mark.parametrize("columns", [1, 2])
-def test_fewer_columns_than_members_are_fitted(columns, loss):
-    reference = make_reference(loss, X=X[:, :columns])
-    assert_same(world_of(reference, 5, tolerance=1e-11).run(500), reference)
-
-
 def test_constant_targets_need_no_round():
     run = world_of(make_reference(y=np.full(N, 2.5)), 2, tolerance=0.0).run(10)
     assert (len(run.rows), run.model.gap, run.model.objective) == (0, 0.0, 0.0)
@@ -140,15 +131,6 @@ def test_a_penalty_above_all_correlations_needs_no_round(loss):
     assert run.model.arrays["intercept"][0] == pytest.approx(expected)
     value = reference.objective(np.zeros(D), float(expected))
     assert run.model.objective == pytest.approx(value, rel=1e-12)
-
-
-@LOSSES
-def test_the_objective_never_rises_and_final_steps_are_whole(loss):
-    reference = make_reference(loss)
-    run = world_of(reference, 4, tolerance=1e-8, gap_every=1, gather=False).run(3000)
-    primals = [row.extra["primal"] for row in run.rows]
-    assert np.all(np.diff(primals) <= 1e-12 * primals[0])
-    assert run.rows[-1].step == 1.0
 
 
 @LOSSES
@@ -190,15 +172,6 @@ def test_a_class_may_have_no_weight(empty, intercept):
     np.testing.assert_array_equal(run.model.arrays["classes"], [1.0, 3.0])
 
 
-@pytest.mark.parametrize("labels", [(-0.7, 0.1), (1.5, 123456.7), (1e-13, 2e-13), (-1e300, 1e300)])
-def test_labels_are_any_two_numbers(labels):
-    y = np.where(LABELS == 3.0, labels[1], labels[0])
-    settings = {"loss": "logistic", "l1": 0.02, "tolerance": 1e-9}
-    parts = split_columns(X, y, S, 1, 2)
-    made = World(settings=settings, parts=parts, algorithm="primal_cocoa", absent="reload")
-    np.testing.assert_array_equal(made.run(200).model.arrays["classes"], labels)
-
-
 LOUD = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 
 
@@ -222,12 +195,3 @@ def test_other_than_two_labels_are_refused(weights):
     for y, found in ((np.arange(N) % 4.0, 4), (np.ones(N), 1)):
         with pytest.raises(DataError, match=f"found {found} distinct labels"):
             world_of(make_reference("logistic", y=y, weights=weights), 2).run(1)
-
-
-def test_data_by_rows_or_of_float32_are_refused():
-    rows = load_all(from_arrays(X, Y))
-    with pytest.raises(DataError, match="they are by rows"):
-        World(settings={}, parts=[rows], absent="reload", algorithm="primal_cocoa").run(1)
-    rows = load_all(from_arrays(X, Y, dtype="float32"))
-    with pytest.raises(ConfigError, match="wanted float64 numbers by columns"):
-        World(settings={}, parts=[rows], absent="reload", algorithm="primal_cocoa").run(1)
