@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 
 import click
 
@@ -13,35 +16,40 @@ def warm() -> None:
     """Compile all kernels of this version ahead, so that no first fit or job waits for it.
 
     The machine code is kept in the user's cache folder ($ELASTICML_CACHE, else
-    ~/.cache/elasticml). What is there already is not compiled again: the command takes a minute
-    once, and then about four seconds. Several processes share the work. Run it in images and
-    environments that are packed, with $ELASTICML_CACHE set to a folder inside, and on the processor
-    type that will use them: machine code is specific to it.
+    ~/.cache/elasticml). What is there already is not compiled again: on two processors the command
+    takes a minute once, and then a few seconds. Run it in images and environments that are packed,
+    with $ELASTICML_CACHE set to a folder inside, and on the processor type that will use them:
+    machine code is specific to it.
     """
+    from dask.system import CPU_COUNT
+
     from elasticml.user_cache import cache_directory
 
     started_s = time.perf_counter()
-    for name, compile_kernels in _steps():
-        click.echo(f"{name} ", nl=False)
-        began_s = time.perf_counter()
-        compile_kernels()
-        click.echo(f"{time.perf_counter() - began_s:.1f} s")
+    names = list(_steps())
+    # Numba compiles under the interpreter's lock, and many processes would share few kernels.
+    n_processes = min(CPU_COUNT, 4)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_processes, mp_context=spawn) as processes:
+        for ended in as_completed([processes.submit(_compile, name) for name in names]):
+            click.echo(ended.result())
     place = cache_directory() / "kernels"
     click.echo(f"machine code is in {place}; {time.perf_counter() - started_s:.0f} s")
 
 
-def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield what is compiled: the kernels of members, then those of each estimator."""
-    from elasticml.algorithms.kernel_modules import kernel_modules, warm_up
-    from elasticml.objectives.losses import LOSSES
+def _compile(name: str) -> str:
+    """Take a step; return its name and the seconds that it took."""
+    began_s = time.perf_counter()
+    _steps()[name]()
+    return f"{name} {time.perf_counter() - began_s:.1f} s"
 
-    for module in kernel_modules():
-        yield module, lambda module=module: warm_up([module])  # type: ignore[misc]
-    for name in LOSSES:
-        yield f"loss {name}", lambda name=name: _warm_up_loss(name)  # type: ignore[misc]
+
+def _steps() -> dict[str, Callable[[], object]]:
+    """Return what is compiled, by name: the kernels of members, then those of each estimator."""
     import numpy as np
     import scipy.sparse
 
+    from elasticml.algorithms.kernel_modules import kernel_modules, warm_up
     from elasticml.estimators.elastic_net import Lasso
     from elasticml.estimators.kmeans import KMeans
     from elasticml.estimators.logistic import LogisticRegression
@@ -49,6 +57,7 @@ def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
     from elasticml.estimators.poisson import PoissonRegressor
     from elasticml.estimators.ridge import Ridge
     from elasticml.estimators.svm import LinearSVC
+    from elasticml.objectives.losses import LOSSES
 
     dense = np.random.default_rng(0).standard_normal((60, 4))
     margins = dense @ np.array([1.0, -1.0, 0.5, 0.0]) + 0.1
@@ -63,14 +72,18 @@ def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
         "PoissonRegressor": PoissonRegressor(),
         "KMeans": KMeans(3, random_state=0),
     }
+    steps: dict[str, Callable[[], object]] = {}
+    # The losses take longest.
+    steps |= {f"loss {name}": partial(_warm_up_loss, name) for name in LOSSES}
+    steps |= {module: partial(warm_up, [module]) for module in kernel_modules()}
     for name, model in models.items():
         if "Regression" in name or "SVC" in name:
             y = (margins > 0.0) + 0.0
         else:
             y = np.exp(0.1 * margins)
-        for X in (dense, scipy.sparse.csr_array(dense)):
-            place = "dense" if X is dense else "sparse"
-            yield f"{name}, {place}", lambda model=model, X=X, y=y: model.fit(X, y)  # type: ignore[misc]
+        steps[f"{name}, dense"] = partial(model.fit, dense, y)
+        steps[f"{name}, sparse"] = partial(model.fit, scipy.sparse.csr_array(dense), y)
+    return steps
 
 
 def _warm_up_loss(name: str) -> None:

@@ -19,6 +19,7 @@ from numba.core import caching, types
 from elasticml import compiled
 from elasticml.algorithms.cocoa.damping import compiled_adapted
 from elasticml.arrays import F64
+from elasticml.user_cache import cache_directory
 
 #: Waits until both processes are here, compiles, and prints where the machine code came from.
 PROGRAM = """
@@ -64,6 +65,15 @@ def test_of_two_processes_one_compiles_and_the_other_loads(tmp_path: Path) -> No
     assert sorted(each[:2] for each in found) == [(0, 1), (1, 0)]
     assert {each[2].parent for each in found} == {tmp_path / "kernels"}
     assert results([start(tmp_path)])[0][:2] == (1, 0)
+
+
+@pytest.mark.slow
+def test_all_kernels_are_compiled_ahead() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticml", "warm"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(f"machine code is in {cache_directory()}")
 
 
 def test_without_a_cache_folder_machine_code_lies_where_numba_puts_it(tmp_path: Path) -> None:
