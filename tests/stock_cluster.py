@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -38,32 +37,17 @@ class StockCluster(StockProcesses):
     ----------
     folder : Path
         For the scheduler's file, and the processes' logs.
-    options : sequence of str
-        Of ``dask scheduler``.
     python : Path, optional
         The Python of all processes, which then do not find elasticml here.
     """
 
-    def __init__(
-        self, folder: Path, options: Sequence[str] = (), python: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, python: Path | None = None) -> None:
         super().__init__(folder)
         self._python = sys.executable if python is None else str(python)
         here = {"PYTHONPATH": str(ROOT)}
         self._environment = here if python is None else {"PYTHONSAFEPATH": "1"}
-        file = ["--scheduler-file", str(self.file)]
-        self._start("scheduler", ["dask_scheduler", "--port", "0", *file, *options])
-
-    def kill_scheduler(self) -> None:
-        """Kill the scheduler as ``kill -9`` does."""
-        self.processes["scheduler"].kill()
-        self.processes["scheduler"].wait()
-
-    @property
-    def address(self) -> str:
-        """The scheduler's address."""
-        self._await_file()
-        return str(json.loads(self.file.read_text())["address"])
+        options = ["--port", "0", "--scheduler-file", str(self.file)]
+        self._start("scheduler", ["dask_scheduler", *options])
 
     def worker(
         self,
@@ -126,11 +110,9 @@ class StockCluster(StockProcesses):
 
 
 @contextlib.contextmanager
-def stock_cluster(
-    folder: Path, options: Sequence[str] = (), python: Path | None = None
-) -> Generator[StockCluster]:
+def stock_cluster(folder: Path, python: Path | None = None) -> Generator[StockCluster]:
     """Yield a cluster whose processes end with the block."""
-    cluster = StockCluster(folder, options, python)
+    cluster = StockCluster(folder, python)
     try:
         yield cluster
     finally:

@@ -53,13 +53,6 @@ CASES: dict[str, tuple[Any, Any, Any, Any, float]] = {
     "nonnegative ridge": (em.Ridge(3.0, positive=True, tol=1e-12), X, TARGET, WEIGHTS, 1e-5),
     "lasso": (em.Lasso(0.01, tol=1e-9), SPARSE, OF_SPARSE, WEIGHTS, 1e-3),
     "targets": (em.Lasso(0.1, tol=1e-10), X, np.stack([TARGET, X[:, 0]], 1), None, 1e-4),
-    "elastic net": (
-        em.ElasticNet(0.01, l1_ratio=0.7, positive=True, tol=1e-9),
-        SPARSE,
-        OF_SPARSE,
-        WEIGHTS,
-        1e-3,
-    ),
     "sparse logistic": (
         em.LogisticRegression(**L1, l1_ratio=0.4, class_weight="balanced", max_iter=1000),
         X,
@@ -67,20 +60,12 @@ CASES: dict[str, tuple[Any, Any, Any, Any, float]] = {
         WEIGHTS,
         1e-4,
     ),
-    "sparse svm": (em.LinearSVC("l1", **L1, intercept_scaling=3.0), X, Y, None, 1e-4),
     "poisson": (em.PoissonRegressor(alpha=0.05, tol=1e-12), X, COUNTS, WEIGHTS, 1e-6),
     "words": (
         em.LogisticRegression(C=0.5, tol=1e-12, class_weight={"high": 2.0, "low": 1.0, "mid": 0.5}),
         X,
         WORDS,
         WEIGHTS,
-        1e-4,
-    ),
-    "a class without weight": (
-        em.LogisticRegression(**L1, l1_ratio=1.0, fit_intercept=False, class_weight={0: 0.0}),
-        X,
-        Y,
-        None,
         1e-4,
     ),
     "one of three without weight": (em.LinearSVC("l1", **L1), X, THREE, THREE != 1.0, 1e-4),
@@ -93,9 +78,7 @@ GAPS = {
     "ridge": 2e-12 * 400 * TARGET.var(),
     "nonnegative ridge": 2e-12 * WEIGHTS @ (TARGET - TARGET.mean()) ** 2,
     "lasso": 2e-9 * OF_SPARSE.var(),
-    "elastic net": 2e-9 * OF_SPARSE.var(),
     "sparse logistic": 1.1e-10 * np.log(2.0) * 0.05 * WEIGHTS.sum(),
-    "sparse svm": 1.1e-10 * 0.05 * 400,
     "poisson": 1e-10,
     "words": 1.1e-12 * np.log(3.0) * 0.5 * 4.0 * WEIGHTS.sum(),
 }
@@ -114,13 +97,7 @@ def collections(rows: Any, y: Any, weights: Any) -> tuple[Any, ...]:
     return rows, da.from_array(y, chunks=size), lazy
 
 
-#: Their losses, penalties and weights are in other cases, one at a time.
-SLOW = ("nonnegative ridge", "elastic net", "sparse svm", "a class without weight")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_an_estimator_as_a_job_is_the_one_of_this_process(client: Client, name: str) -> None:
     model, rows, y, weights, near = CASES[name]
     weights = None if weights is None else weights.astype(float)
@@ -142,7 +119,7 @@ def test_an_estimator_as_a_job_is_the_one_of_this_process(client: Client, name: 
             np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
         assert np.min(there.dual_gap_) >= 0.0
         assert np.max(there.dual_gap_) <= GAPS.get(name, np.inf)
-        if name in ("logistic", "words", "sparse svm", "one of three without weight"):
+        if name in ("logistic", "words", "one of three without weight"):
             np.testing.assert_array_equal(there.predict(rows), here.predict(rows))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,34 +41,6 @@ def run(algorithm: Any, data: Source, memory: str, members: int, **settings: Any
         handle = em.Job(algorithm, data, evaluate=False, **settings).start(client)
         records = list(handle.events())
         return Ran(handle.result(), records)
-
-
-def on_disk(dask_worker: Any) -> tuple[set[str], int]:
-    """Return a worker's spill files, and those that its process has mapped."""
-    folder = dask_worker.local_directory
-    named = {name for _, _, names in os.walk(folder) for name in names}
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    return named, sum(folder in line and line.endswith("(deleted)") for line in maps)
-
-
-@pytest.mark.slow
-def test_spill_files_have_no_name_while_they_are_used() -> None:
-    data = synthetic("rcv1", ROWS, seed=1, dtype="float32")
-    with em.LocalCluster(1, memory_limit=SMALL) as cluster, Client(cluster) as client:
-        # Far from its end when it is cancelled.
-        job = em.Job(
-            em.CoCoA(loss="hinge", l2=1e-8, intercept=False, tolerance=0.0, scale="none"),
-            data,
-            evaluate=False,
-            stop=em.Stop(rounds=100_000),
-        )
-        handle = job.start(client)
-        next(record for record in handle.events() if record["event"] == "RoundEnded")
-        ((named, nameless),) = client.run(on_disk).values()
-        handle.cancel()
-        list(handle.events())
-    assert not any("spill" in name or name.endswith(".chunks") for name in named)
-    assert nameless > 0
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
-"""Runs of the command resume after an interrupt and after their client was killed.
+"""Runs of the command resume after an interrupt, and after their scheduler or client was killed.
 
-After the scheduler's death: ``test_resume_stock.py``. What is refused:
-``tests/unit/runtime/test_checkpoints.py``.
+What is refused: ``tests/unit/runtime/test_checkpoints.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from tests.cluster.test_run_command import ENDLESS
 from tests.run_command import WAIT_S, end_run, start_run
 from tests.waiting import until
 
@@ -22,18 +22,9 @@ pytestmark = pytest.mark.cluster
 
 # It works on until it is ended, however long a busy machine takes to start another command.
 JOB = {
-    "name": "cut",
+    **ENDLESS,
     "data": {"format": "synthetic_splice", "rows": 4000, "length": 30},
-    "algorithm": {
-        "name": "batch_gradient",
-        "l2": 1e-3,
-        "optimizer": "gd",
-        "intercept": False,
-        "tolerance": 0,
-    },
-    "cluster": {"workers": 3},
     "checkpoint": {"every": 1.0},
-    "stop": {"rounds": 10**6},
 }
 
 
@@ -57,7 +48,7 @@ def story_of(folder: Path) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_a_run_resumes_after_an_interrupt_and_after_its_client_was_killed(tmp_path: Path) -> None:
+def test_a_run_resumes_whatever_of_it_was_interrupted_or_killed(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)
@@ -65,6 +56,15 @@ def test_a_run_resumes_after_an_interrupt_and_after_its_client_was_killed(tmp_pa
     assert end_run(process)[0] == 130
     process = start_run(tmp_path, "--resume", "run")
     until_written(process, tmp_path, attempt=2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    (scheduler,) = (p for p in family if any("scheduler_process" in word for word in p.cmdline()))
+    scheduler.kill()
+    code, _, err = end_run(process)
+    assert code == 3, err
+    assert "partial results of the run are in run; resume it: elasticml run --resume run" in err
+    assert (tmp_path / "run" / "model.npz").exists()
+    process = start_run(tmp_path, "--resume", "run")
+    until_written(process, tmp_path, attempt=3)
     family = psutil.Process(process.pid).children(recursive=True)
     refused = end_run(start_run(tmp_path, "--resume", "run"))
     assert refused[0] == 2
@@ -79,11 +79,11 @@ def test_a_run_resumes_after_an_interrupt_and_after_its_client_was_killed(tmp_pa
     )
     assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
-    assert (summary["rounds"], summary["attempts"]) == (before + 1000, 3)
+    assert (summary["rounds"], summary["attempts"]) == (before + 1000, 4)
     resumed = [r for r in story_of(tmp_path) if r["event"] == "JobResumed"]
     # An interrupted job writes a checkpoint: no round is repeated.
     assert resumed[0]["repeated_rounds"] == 0
-    assert [r["attempt"] for r in resumed] == [2, 3]
+    assert [r["attempt"] for r in resumed] == [2, 3, 4]
     code, _, err = end_run(start_run(tmp_path, "--resume", "run"))
     assert code == 2
     assert "the run has ended" in err.splitlines()[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import subprocess
@@ -166,53 +165,3 @@ def test_only_a_job_that_misses_its_tolerance_warns(client: Client) -> None:
         until(lambda: endless.status().round > 1, "rounds")
         endless.cancel()
         endless.result()
-
-
-def alive() -> dict[str, int]:
-    """Count what a job consists of, as far as it is alive: nothing is collected before."""
-    from collections import Counter
-
-    counts = Counter(type(one).__name__ for one in gc.get_objects())
-    kinds = (
-        *("DriverSession", "Buffers", "TrainerRunner", "Journal", "FinishedJob", "ArraySource"),
-        *("Chunk", "BatchGradientSolver", "DriverAgent", "DriverLinks", "Peer"),
-    )
-    return {kind: counts[kind] for kind in kinds}
-
-
-@pytest.mark.slow
-def test_nothing_is_left_of_forgotten_jobs_on_the_scheduler_and_the_workers(client: Client) -> None:
-    def everywhere() -> list[dict[str, int]]:
-        return [client.run_on_scheduler(alive), *client.run(alive).values()]
-
-    rng = np.random.default_rng(0)
-    before = everywhere()
-    for run in (client.run_on_scheduler, client.run):
-        run(gc.disable)
-    for k in range(12):
-        X = rng.normal(size=(50, 20_000 if k % 10 == 0 else 4))
-        job = em.Job(
-            em.BatchGradient(l2=1e-2, scale="none"),
-            em.from_arrays(X, np.sign(X[:, 0])),
-            stop=em.Stop(rounds=2),
-            evaluate=False,
-        )
-        handle = job.start(client)
-        if k % 3:
-            handle.result()
-        else:
-            # The cycle of a cancelled group of tasks, of a member that reads, is CPython's.
-            until(lambda handle=handle: handle.status().round >= 1, "a round")
-        handle.forget()
-    # Members are dismissed; they drop what they have on their own.
-    # What other tests have left may be collected meanwhile.
-    until(
-        lambda: all(
-            one[kind] <= former[kind]
-            for one, former in zip(everywhere(), before, strict=True)
-            for kind in former
-        ),
-        lambda: f"what was there: {everywhere()}, not {before}",
-    )
-    for run in (client.run_on_scheduler, client.run):
-        run(gc.enable)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
+from distributed import Client, LocalCluster
 
 import elasticml as em
 from elasticml.jobs.handle import workers_of
@@ -83,60 +83,6 @@ def test_retired_scaled_and_expired_workers_are_emptied_first(tmp_path: Path) ->
         assert len(losses) == 3
         course.end()
         check_retired(losses, course)
-
-
-@pytest.mark.slow
-def test_scaling_a_cluster_object_empties_the_workers_that_go() -> None:
-    """``SpecCluster`` names them where addresses are wanted: Dask itself would retire none."""
-    scheduler = {"cls": Scheduler, "options": {"dashboard_address": ":0", "port": 0}}
-    worker = {"cls": Nanny, "options": {"nthreads": 1}}
-    with (
-        SpecCluster({}, scheduler, worker, silence_logs=50) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        cluster.scale(3)
-        client.wait_for_workers(3)
-        course = Course(endless().start(client))
-        course.await_members(3)
-        cluster.scale(1)
-        course.await_members(1)
-        losses = course.losses()
-        course.end()
-        check_retired(losses, course)
-
-
-@pytest.mark.slow
-def test_a_running_job_is_not_idle(tmp_path: Path) -> None:
-    with stock_cluster(tmp_path, ["--idle-timeout", "10m"]) as cluster, cluster.client() as client:
-        cluster.worker("a")
-        cluster.await_workers(client, 1)
-        course = Course(endless().start(client))
-        course.await_members(1)
-        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "idle_timeout", 0.5))
-        began_s = course.records[-1]["t"]
-        until(lambda: course.records[-1]["t"] > began_s + 2.0, "the job goes on")
-        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "idle_timeout", 600))
-        course.end()
-
-        def is_idle(dask_scheduler: Scheduler) -> bool:
-            return dask_scheduler.idle_since is not None and not dask_scheduler.tasks
-
-        until(lambda: client.run_on_scheduler(is_idle), "the scheduler is idle after the job")
-
-
-@pytest.mark.slow
-def test_a_policy_gets_members_up_to_the_clusters_maximum() -> None:
-    job = endless(holders=2, policies=[{"name": "tests.scaling_policies:Grow"}])
-    with (
-        em.LocalCluster(4, workers_max=5) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        course = Course(job.start(client))
-        course.await_members(5)
-        until(lambda: course.of("MembersRefused"), "a request beyond the maximum")
-        course.end()
-    assert [record["count"] for record in course.of("MembersRefused")] == [2]
-    assert course.of("ChunksAbsent") == []
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import pytest
 from distributed import Client
 
 import elasticml as em
-from tests.waiting import until
 from tests.yarn_jobs import GAP, WAIT_S, Running, make_cluster
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
@@ -87,10 +86,8 @@ def test_no_secret_is_in_a_run_or_in_a_log(
 ) -> None:
     def keys_of(dask_worker: Any, job: str) -> list[str]:
         # Defined here, because the containers cannot import the tests.
-        from elasticml.runtime.member_plugin import _plugin_of
-
-        plugin = _plugin_of(dask_worker)
-        return [] if plugin is None else [plugin.host.agents[job].key]
+        hosts = [plugin.host for plugin in dask_worker.plugins.values() if hasattr(plugin, "host")]
+        return [host.agents[job].key for host in hosts]
 
     X = np.random.default_rng(0).normal(size=(600, 5))
     job = em.Job(
@@ -151,28 +148,3 @@ def test_a_decommissioned_node_is_told_with_its_time_and_when_it_stays(
     assert len(leaving["members"]) > 0
     assert {record["member"] for record in job.of("MemberNoticed")} == {*leaving["members"]}
     assert staying["state"] == "running"
-
-
-def test_a_policy_releases_containers_at_the_knee(cluster: em.YarnCluster, client: Client) -> None:
-    knee = {"name": "knee", "gap": "linear", "to": [2], "minimum": 2}
-    cocoa = em.CoCoA(loss="squared_hinge", **PROBLEM, local_epochs=1.0)
-    job = Running(
-        client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
-    )
-    job.until_whole(2)
-    until(lambda: len(cluster.workers()) <= 2, "two containers")
-    job.until_recorded("JobEnded")
-    assert (job.is_whole, job.of("ChunksAbsent")) == (True, [])
-    assert job.stop()["gap"] <= GAP
-
-
-def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_client: Any) -> None:
-    with make_cluster(skein_client, 1, name="no-worker", worker_class="nowhere.Worker") as cluster:
-        until(
-            lambda: skein_client.application_report(cluster.app_id).state != "RUNNING",
-            "the application's end",
-        )
-    report = skein_client.application_report(cluster.app_id)
-    assert report.final_status == "FAILED"
-    assert report.diagnostics.startswith("3 worker containers in a row ended before they")
-    assert "worker_class: cannot import 'nowhere.Worker'" in report.diagnostics

@@ -6,28 +6,9 @@ from elasticml.clusters.yarn.jobs.submission import SUBMISSION_FILE
 from elasticml.clusters.yarn.jobs.submit import make_spec, with_driver, worker_bytes, worker_count
 from elasticml.errors import ConfigError
 from elasticml.specification.sections import YarnContainers
+from tests.unit.clusters.yarn.test_application_spec import WRITTEN
 
 pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
-
-WRITTEN = """
-name: written
-queue: theirs
-services:
-  dask.scheduler:
-    files: {environment: hdfs:///env.tar.gz}
-    resources: {memory: 3 GiB, vcores: 2}
-    max_restarts: 0
-    script: |
-      source environment/bin/activate
-      dask-yarn services scheduler
-  dask.worker:
-    instances: 5
-    resources: {memory: 4 GiB, vcores: 3}
-    depends: [dask.scheduler]
-    script: |
-      source environment/bin/activate
-      dask-yarn services worker
-"""
 
 
 @pytest.fixture
@@ -71,15 +52,15 @@ def test_a_jobs_requests_are_in_its_application():
 
 
 def test_a_specification_changes_only_in_the_jobs_settings(written):
-    spec = make_spec(YarnContainers(specification=written(), queue="ml"), "first")
+    spec = make_spec(YarnContainers(specification=written(), queue="other"), "first")
     worker = spec.services["dask.worker"]
-    assert (spec.name, spec.queue, worker_count(spec)) == ("written", "ml", 5)
-    assert (worker.resources.memory, worker.resources.vcores) == (4096, 3)
+    assert (spec.name, spec.queue, worker_count(spec)) == ("written", "other", 3)
+    assert (worker.resources.memory, worker.resources.vcores) == (2048, 2)
     changed = YarnContainers(specification=written(), workers=2, memory="1 GiB", name="mine")
     spec = make_spec(changed, "first")
     worker = spec.services["dask.worker"]
-    assert (spec.name, spec.queue, worker_count(spec)) == ("mine", "theirs", 2)
-    assert (worker.resources.memory, worker.resources.vcores) == (1024, 3)
+    assert (spec.name, spec.queue, worker_count(spec)) == ("mine", "ml", 2)
+    assert (worker.resources.memory, worker.resources.vcores) == (1024, 2)
 
 
 @pytest.mark.parametrize("is_written", [False, True])
