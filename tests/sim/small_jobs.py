@@ -9,6 +9,7 @@ import numpy as np
 
 from elasticml.control.driver import Driver
 from elasticml.data.readers.arrays import from_arrays
+from elasticml.protocol.events import Arrived
 from elasticml.runtime.driver_agent import DriverAgent
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
@@ -136,6 +137,11 @@ def begun(
     state, exchanges = machine.state, machine.exchanges
     job.until(lambda: exchanges.running is not None and state.last_exchange == exchange)
     return job, machine
+
+
+def arrival(n: int, **more: Any) -> Arrived:
+    """Make the arrival of a worker at the address ``w`` and its number."""
+    return Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1, **more)
 
 
 def model(result: SimResult) -> bytes:

@@ -11,6 +11,7 @@ from elasticml.data.readers import arrays
 from elasticml.data.readers.arrays import ArraySource, from_arrays
 from elasticml.sim.simulation import SimResult, Simulation
 from elasticml.specification.simulator import Granted, Taken, WorldOptions
+from tests.sim.small_jobs import record
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -51,24 +52,11 @@ def play_to_end(
     source: ArraySource, trace: tuple[Any, ...], world: dict[str, Any], **changes: Any
 ) -> SimResult:
     """Play a job to its end, which may be an error."""
-    record = {
-        "version": 1,
-        "job": "sim",
-        "name": "sim",
-        "chunk_bytes": 768,
-        "algorithm": SETTINGS,
-        "absent": "reload",
-        "stop": {},
-        "seed": 0,
-        "faults": [],
-        "collective": {"topology": "tree", "fan_out": 2},
-        "members": {"start": 4, "min": 1},
-        "evaluate": None,
-        **changes,
-    }
+    defaults = {"absent": "reload", "stop": {}, "members": {"start": 4, "min": 1}}
+    made = record(**{"algorithm": SETTINGS, "evaluate": None, **defaults, **changes})
     kind = {"tick_s": 0.05, **world}
     options = WorldOptions(seed=1, start_s=0.1, compute_s={"other": 1e-3}, trace=trace, **kind)
-    simulation = Simulation(record, source, options=options, check_every_event=True)
+    simulation = Simulation(made, source, options=options, check_every_event=True)
     for _ in simulation.run():
         pass
     return simulation.result()

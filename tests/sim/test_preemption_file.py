@@ -7,7 +7,6 @@ import pytest
 from elasticml.errors import ConfigError
 from elasticml.sim.preemption_trace import options_from_section, read_preemptions
 from elasticml.specification.simulator import Preemption, Taken
-from tests.sim.small_jobs import play, records_of
 
 
 def written(folder, text: str) -> str:
@@ -60,14 +59,3 @@ def test_file_random_losses_and_entries_are_combined(tmp_path):
     )
     section["preemption"]["rate"] = 0.5
     assert options_from_section(section).preemption == Preemption(rate=0.5, how="notice")
-
-
-def test_members_in_the_file_leave_and_return(tmp_path):
-    path = written(tmp_path, "time,slot,away\n0.005,1,0.05\n0.005,4,0.05\n")
-    world = {"preemption": {"trace": path}, "start_s": 0.001, "latency_s": 1e-4}
-    result = play(world, stop={"rounds": 200})
-    lost = sorted(record["member"] for record in records_of(result, "MemberLost"))
-    back = sorted(record["member"] for record in records_of(result, "MemberJoined"))
-    assert lost == ["1.1", "4.1"]
-    assert {"1.2", "4.2"} <= set(back)
-    assert result.rows[-1]["absent_examples"] == 0

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from elasticml.sim.simulation import SimResult
-from tests.sim.small_jobs import column, play, records_of
+from tests.sim.small_jobs import play, records_of
 
 #: One member is slow, so that it owns less than the others and is emptied faster.
 SLOW = {"slow": {3: 4.0}, "compute_s": 3e-3, "start_s": 0.1, "tick_s": 0.05}
@@ -29,14 +29,6 @@ def moved_bytes(result: SimResult, source: str) -> int:
     since = records_of(result, "ContainersAsked")[0]["t"]
     moves = [r for r in records_of(result, "ChunksMoved") if r["t"] >= since]
     return sum(r["bytes"] for r in moves if r["source"] == source)
-
-
-def test_marked_member_survives_and_the_cheapest_is_released_for_it():
-    result = preempted()
-    assert losses(result) == [("3.1", "released", 0)]
-    assert records_of(result, "ChunksAbsent") == []
-    assert set(column(result, "absent_examples")) == {0}
-    assert set(column(result, "stand_ins")) == {0}
 
 
 def test_negotiating_moves_less_than_giving_up_the_marked_one():
@@ -62,16 +54,6 @@ def test_late_exit_status_is_reported():
     assert (ended["member"], ended["reason"], ended["status"]) == ("0.1", "preempted", -102)
     assert ended["t"] >= lost["t"]
     assert lost["reason"] == "preempted"
-
-
-def test_half_of_the_containers_are_requested_and_all_return():
-    result = preempted(reclaim=3)
-    lost = losses(result)
-    assert len(lost) == 3
-    assert {chunks for _, _, chunks in lost} == {0}
-    assert min(column(result, "members")) == 3
-    assert column(result, "members")[-1] == 6
-    assert records_of(result, "ChunksAbsent") == []
 
 
 def test_the_mark_of_a_member_that_died_is_lifted_when_it_expires():

@@ -13,7 +13,6 @@ from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.shared_memory import SlotPool
 from elasticml.collective.shared_memory_link import SharedLink
 from elasticml.collective.transport import LinkClosedError
-from elasticml.errors import LocalProtocolError
 from elasticml.runtime.peer import Peer
 from tests.socket_pair import socket_line
 
@@ -31,45 +30,12 @@ def framed(exchange: int, nbytes: int = 0) -> Frame:
     return Frame(kind=Kind.PARTIAL, exchange=exchange, prefix={"n": exchange}, payload=payload)
 
 
-class ServedPeer:
-    """A peer, the frames that it received, and how it ended."""
-
-    def __init__(self, link, wanted: int = 1) -> None:
-        self.frames: list[tuple[int, int]] = []
-        self.reasons: list[str] = []
-        self.complete = asyncio.Event()
-        self._wanted = wanted
-        self.peer = Peer(
-            link, fresh, self._on_frame, lambda peer, reason: self.reasons.append(reason)
-        )
-        self.running = asyncio.create_task(self.peer.run())
-
-    def _on_frame(self, peer: Peer, frame: Frame) -> None:
-        nbytes = 0
-        if frame.payload is not None:
-            vector = np.frombuffer(frame.payload)
-            assert np.all(vector == frame.exchange)
-            nbytes = vector.nbytes
-        self.frames.append((frame.exchange, nbytes))
-        if len(self.frames) == self._wanted:
-            self.complete.set()
+def shared_line() -> list[SharedLink]:
+    """Both ends of a link with shared memory."""
+    return [SharedLink(end, SlotPool()) for end in socket_line()]
 
 
-def shared_line():
-    """Both ends of a link with shared memory, and their pools."""
-    pools = SlotPool(), SlotPool()
-    return [SharedLink(e, p) for e, p in zip(socket_line(), pools, strict=True)], pools
-
-
-def in_slot(pool: SlotPool, exchange: int, nbytes: int) -> Frame:
-    vector = pool.take(nbytes)
-    vector[:] = exchange
-    return Frame(
-        kind=Kind.PARTIAL, exchange=exchange, prefix={"n": exchange}, payload=memoryview(vector)
-    )
-
-
-@pytest.mark.parametrize("line", [socket_line, lambda: shared_line()[0]])
+@pytest.mark.parametrize("line", [socket_line, shared_line])
 @pytest.mark.parametrize("who", ["this end", "the other end", "a cancelled task"])
 async def test_nothing_of_a_peer_is_left_when_its_link_has_closed(line, who):
     """Its callbacks are those of a job's driver, which stayed until a garbage collection."""
@@ -96,20 +62,6 @@ async def test_nothing_of_a_peer_is_left_when_its_link_has_closed(line, who):
         assert [ref() for ref in left] == [None, None]
     finally:
         gc.enable()
-
-
-async def test_frames_beyond_the_kernels_buffer_follow_in_order():
-    near, far = socket_line()
-    here, there = ServedPeer(near), ServedPeer(far, wanted=6)
-    await asyncio.sleep(0)
-    sizes = [0, LONG, 80, LONG, 0, 8]
-    for exchange, nbytes in enumerate(sizes):
-        here.peer.send(framed(exchange, nbytes))
-    assert not here.peer.is_idle
-    await there.complete.wait()
-    assert there.frames == list(enumerate(sizes))
-    here.peer.close()
-    there.peer.close()
 
 
 async def test_frame_read_ahead_is_received_although_the_other_end_has_closed():
@@ -142,47 +94,14 @@ async def test_no_frame_is_handled_after_the_handler_has_closed_the_link():
 
 
 async def test_peer_that_vanishes_while_the_kernel_buffer_is_full_is_reported_once():
-    near, far = socket_line()
-    here = ServedPeer(near)
+    (near, far), reasons = socket_line(), []
+    peer = Peer(near, fresh, lambda *_: None, lambda _, reason: reasons.append(reason))
+    running = asyncio.create_task(peer.run())
     await asyncio.sleep(0)
-    here.peer.send(framed(1, LONG))
-    here.peer.send(framed(2))
+    peer.send(framed(1, LONG))
+    peer.send(framed(2))
     far.close()
-    await here.running
-    here.peer.send(framed(3))
-    assert here.reasons == ["closed"]
+    await running
+    peer.send(framed(3))
+    assert reasons == ["closed"]
     assert near.closed.is_set()
-
-
-async def test_second_task_on_one_end_is_a_local_protocol_error():
-    near, far = socket_line()
-    serving = asyncio.create_task(far.serve(fresh, lambda frame: None))
-    await asyncio.sleep(0)
-    with pytest.raises(LocalProtocolError, match="two tasks receive"):
-        await far.receive(fresh)
-    assert far.start(framed(1, LONG)) is not None
-    with pytest.raises(LocalProtocolError, match="two tasks send"):
-        far.start(framed(2))
-    near.close()
-    with pytest.raises(LinkClosedError):
-        await serving
-
-
-async def test_vectors_in_slots_are_lent_and_returned_without_a_task():
-    (near, far), (pool, _) = shared_line()
-    assert near.direct is near
-    here, there = ServedPeer(near), ServedPeer(far)
-    await asyncio.sleep(0)
-    frame = in_slot(pool, 1, 2**16)
-    place = frame.payload.obj.ctypes.data
-    here.peer.send(frame)
-    del frame
-    await there.complete.wait()
-    assert there.frames == [(1, 2**16)]
-    assert far.borrowed_bytes == 2**16
-    # The return travels with the next frame to that peer, whatever it is.
-    there.peer.send(framed(7))
-    await here.complete.wait()
-    assert pool.take(2**16).ctypes.data == place
-    here.peer.close()
-    there.peer.close()

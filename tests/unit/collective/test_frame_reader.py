@@ -7,10 +7,8 @@ import socket
 import numpy as np
 import pytest
 
-from elasticml.collective.frames import Frame, Kind, header_of, model_frame
+from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.socket_link import AHEAD_BYTES, FrameReader
-from elasticml.ids import ExchangeId, Generation
-from elasticml.protocol.events import ExchangeHeader
 
 PAYLOADS = (0, 8, 80, AHEAD_BYTES - 32, AHEAD_BYTES, 5 * AHEAD_BYTES)
 
@@ -71,23 +69,3 @@ def test_closed_peer_is_reported_after_its_last_frame(ends):
     assert content(reader.next(fresh)) == content(last)
     with pytest.raises(ConnectionResetError):
         reader.next(fresh)
-
-
-def test_the_prefix_of_a_model_is_written_once_and_alike():
-    header = ExchangeHeader(
-        exchange=ExchangeId(3),
-        generation=Generation(2),
-        members=4,
-        operation="pass",
-        model={"w": (3,)},
-        returns={"v": (3,)},
-        parameters={"serial": 1},
-        reduce="sum",
-        keep=True,
-    )
-    frame = model_frame(header, None)
-    head, _ = frame.encode()
-    assert frame.encode()[0] == head
-    plain = Frame(kind=frame.kind, exchange=frame.exchange, prefix=dict(frame.prefix))
-    assert plain.encode()[0] == head
-    assert header_of(frame) == header

@@ -10,7 +10,6 @@ from elasticml.collective.segmentation import (
     TRAILER,
     IncomingVectors,
     cut,
-    is_cut,
 )
 from elasticml.errors import RemoteProtocolError
 
@@ -45,16 +44,6 @@ class Receiver:
         return None
 
 
-@pytest.mark.parametrize("kind", [Kind.MODEL, Kind.PARTIAL])
-def test_segmented_vector_arrives_whole_with_its_trailer(kind):
-    there = Receiver()
-    *pieces, trailer = cut(frame(kind), 1, PIECE)
-    assert [there.take(piece) for piece in pieces] == [None] * 4
-    whole = there.take(trailer)
-    assert (whole.kind, whole.exchange, whole.prefix) == (kind, 3, {"of": "0x5"})
-    assert np.array_equal(whole.payload.obj, VECTOR)
-
-
 def test_newer_attempt_replaces_one_that_was_not_committed():
     there = Receiver()
     stale = list(cut(frame(vector=-VECTOR), 1, PIECE))
@@ -62,16 +51,6 @@ def test_newer_attempt_replaces_one_that_was_not_committed():
         there.take(piece)
     whole = [there.take(piece) for piece in cut(frame(), 2, PIECE)][-1]
     assert np.array_equal(whole.payload.obj, VECTOR)
-
-
-def test_attempts_of_two_exchanges_may_alternate():
-    there = Receiver()
-    one, two = (list(cut(frame(exchange=e), e, PIECE)) for e in (4, 5))
-    for a, b in zip(one[:-1], two[:-1], strict=True):
-        there.take(a)
-        there.take(b)
-    assert there.take(one[-1]).exchange == 4
-    assert there.take(two[-1]).exchange == 5
 
 
 def test_trailer_discards_older_vectors_that_were_never_committed():
@@ -112,11 +91,3 @@ def test_more_bytes_than_announced_are_refused():
     sent[1].payload = np.zeros(80).data.cast("B")
     with pytest.raises(RemoteProtocolError, match="at most 280 bytes"):
         there.take(sent[1])
-
-
-def test_only_long_models_and_partials_on_remote_links_are_segmented():
-    assert is_cut(frame(), VECTOR.nbytes // 2)
-    assert not is_cut(frame(), VECTOR.nbytes // 2 + 1)
-    assert not is_cut(frame(), None)
-    assert not is_cut(frame(Kind.CHUNK), 8)
-    assert not is_cut(Frame(kind=Kind.PARTIAL, prefix={}), 8)

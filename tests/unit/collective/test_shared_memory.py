@@ -27,27 +27,11 @@ def make_pool(**changes) -> SlotPool:
     return SlotPool(**{"bytes_min": 8, "n_links": 1, **changes})
 
 
-def address(array: np.ndarray) -> int:
-    return array.ctypes.data
-
-
 def announced(pool: SlotPool, array: np.ndarray, exchange: int = 1):
     lease = pool.lease_of(memoryview(array))
     assert lease is not None
     raw = lease.describe(exchange)
     return None if raw is None else unpack_descriptor(raw)
-
-
-def test_dropped_vector_is_overwritten_and_a_held_one_is_not():
-    pool = make_pool()
-    first = pool.take(NBYTES)
-    view = first[10:20]
-    place = address(first)
-    del first
-    second = pool.take(NBYTES)
-    assert address(second) != place
-    del view
-    assert address(pool.take(NBYTES)) == place
 
 
 def test_vector_announced_for_one_exchange_is_not_announced_for_another():
@@ -56,20 +40,6 @@ def test_vector_announced_for_one_exchange_is_not_announced_for_another():
     assert announced(pool, vector, 7).exchange == 7
     assert announced(pool, vector, 7).exchange == 7
     assert announced(pool, vector, 8) is None
-
-
-def test_slot_that_is_being_overwritten_holds_no_announced_vector():
-    pool = make_pool()
-    vector = pool.take(NBYTES)
-    place = announced(pool, vector)
-    memory = map_slot(place.pid, place.fd)
-    del vector
-    again = pool.take(NBYTES)
-    assert "sequence" in slot_mismatch(memory, place.pack())
-    newer = announced(pool, again)
-    assert (newer.slot, newer.sequence) == (place.slot, place.sequence + 1)
-    assert "sequence 1" in slot_mismatch(memory, place.pack())
-    assert slot_mismatch(memory, newer.pack()) is None
 
 
 def test_slot_of_another_process_with_the_same_number_is_distinguished():

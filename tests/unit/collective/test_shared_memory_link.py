@@ -103,15 +103,6 @@ def mapped_slots(there, way: str) -> list[int]:
     return sorted(struct.unpack("<16sQ", whose)[1] for whose in there.ends[way]._maps)
 
 
-async def test_the_least_recently_used_slot_is_unmapped(monkeypatch):
-    monkeypatch.setattr(shared_memory_link, "MAPS_MAX", 2)
-    there = await line()
-    vectors = [filled(there, "a", value) for value in (1.0, 2.0, 3.0)]
-    for k in (0, 1, 0, 2):
-        assert np.array_equal(await send(there, "ab", vectors[k]), vectors[k])
-    assert mapped_slots(there, "ba") == [1, 3]
-
-
 async def test_mapped_bytes_stay_within_the_limit_of_a_process(monkeypatch):
     monkeypatch.setattr(shared_memory_link, "MAPS_BYTES_MAX", 40 * N)
     there = await line()

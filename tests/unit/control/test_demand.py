@@ -10,9 +10,8 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.knee import ScaleInAtKnee
-from elasticml.protocol.events import Arrived
 from elasticml.protocol.notices import ContainerMarked
-from tests.sim.small_jobs import begun
+from tests.sim.small_jobs import arrival, begun
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_demand_follows_the_settings_and_the_policies(settings, stage, worth, re
 def test_a_job_without_a_maximum_keeps_the_members_that_came_by_themselves():
     driver = Driver(DriverSettings(start_members=2), ())
     for n in range(3):
-        driver.handle(Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1), 0.0)
+        driver.handle(arrival(n), 0.0)
     assert desired_members(driver.state) == 3
 
 

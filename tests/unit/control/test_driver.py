@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from elasticml.errors import LocalProtocolError, NotEnoughMembersError
 from elasticml.ids import ExchangeId, MemberId
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Dismiss, EndJob, ReadBlocks, Refuse
-from tests.sim.small_jobs import begun
+from tests.sim.small_jobs import arrival, begun
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))
 BACK = MemberId(0, 2)
@@ -26,10 +25,6 @@ def driver() -> Iterator[Driver]:
     simulation, machine = begun()
     yield machine
     simulation.close()
-
-
-def arrival(n: int, **more: Any) -> ev.Arrived:
-    return ev.Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1, **more)
 
 
 def partial(sender: MemberId, exchange: int) -> ev.PartialArrived:

@@ -17,12 +17,9 @@ from elasticml.protocol.commands import (
     StartTrainer,
 )
 from elasticml.protocol.notices import ContainerMarked
+from tests.sim.small_jobs import arrival
 
 A, B = (MemberId(slot, 1) for slot in range(2))
-
-
-def arrival(n: int) -> ev.Arrived:
-    return ev.Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1, slot=n)
 
 
 def read(member: MemberId, block: int) -> ev.BlockRead:
@@ -33,8 +30,8 @@ def read(member: MemberId, block: int) -> ev.BlockRead:
 def reading(n_blocks: int = 2, **settings: Any) -> tuple[Driver, list[Command]]:
     """Let A and B arrive; return the machine and its orders."""
     driver = Driver(DriverSettings(n_blocks=n_blocks, start_members=2, **settings), ())
-    driver.handle(arrival(0), 0.0)
-    return driver, driver.handle(arrival(1), 0.0)
+    driver.handle(arrival(0, slot=0), 0.0)
+    return driver, driver.handle(arrival(1, slot=1), 0.0)
 
 
 def orders(commands: list[Command], kind: type = ReadBlocks) -> dict[MemberId, tuple[Any, ...]]:
@@ -112,5 +109,5 @@ def test_a_member_that_returns_reads_its_chunks_before_a_marked_one_does() -> No
     """It was taken for lost, so that the marked one, the only other member, had to read them."""
     driver, _ = dealing(warms_up=True, members_min=2)
     driver.handle(ContainerMarked(address="w0", grace_s=5.0, negotiable=True), 0.0)
-    commands = driver.handle(arrival(1), 0.0)
+    commands = driver.handle(arrival(1, slot=1), 0.0)
     assert orders(commands, LoadChunks) == {MemberId(1, 2): (ChunkId("s", 1, 0),)}

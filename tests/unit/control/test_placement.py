@@ -17,7 +17,6 @@ from elasticml.control.placement import (
     to_emptiest,
     to_newcomers,
 )
-from elasticml.control.seeded_random import shuffled
 from elasticml.ids import ChunkId, ChunkInfo, MemberId
 
 ROWS = st.lists(st.integers(0, 50), max_size=40)
@@ -125,44 +124,3 @@ def test_partitions_are_random_and_assigned_whole():
     apart = scattered(made, members(8), 3)
     joined = scattered(made, members(4), 3, partitions=8)
     assert joined == {c: members(4)[m.slot // 2] for c, m in apart.items()}
-
-
-def scanned(owned, newcomers, keys, held):
-    """Give newcomers their share by scanning all members before every move."""
-    rows = {m: sum(c.rows for c in value) for m, value in owned.items()} | dict.fromkeys(
-        newcomers, 0
-    )
-    # What a newcomer holds is left to it as long as possible: chunks are taken from the end.
-    all_held = set().union(*held.values())
-    left = {
-        m: sorted(
-            shuffled(sorted(value, key=lambda c: c.id), *keys, m.slot),
-            key=lambda c: c.id not in all_held,
-        )
-        for m, value in owned.items()
-    }
-    moves: dict[ChunkId, MemberId] = {}
-    while True:
-        giver = max(left, key=lambda m: (rows[m], m))
-        taker = min(newcomers, key=lambda m: (rows[m], m))
-        copies = [c for c in left[giver] if c.id in held.get(taker, ())]
-        if not left[giver]:
-            return moves
-        chunk = (copies or left[giver])[-1]
-        if rows[giver] - chunk.rows < rows[taker] + chunk.rows:
-            return moves
-        left[giver].remove(chunk)
-        moves[chunk.id] = taker
-        rows[giver] -= chunk.rows
-        rows[taker] += chunk.rows
-
-
-@given(ROWS, st.integers(1, 6), st.integers(1, 4), st.integers(0, 9), st.data())
-def test_shares_equal_those_of_scanning_all_members_before_every_move(rows, n, k, seed, data):
-    here, newcomers = members(n), members(n + k)[n:]
-    placement = contiguous(chunks(rows), here)
-    owned = {m: [c for c in chunks(rows) if placement[c.id] == m] for m in here}
-    ids = [c.id for c in chunks(rows)]
-    held = {m: set(data.draw(st.lists(st.sampled_from(ids)))) for m in newcomers if ids}
-    expected = scanned(owned, newcomers, (seed,), held)
-    assert to_newcomers(owned, newcomers, (seed,), held) == expected

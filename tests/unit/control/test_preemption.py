@@ -20,6 +20,7 @@ from elasticml.protocol.notices import (
     NodeChanged,
     Reason,
 )
+from tests.sim.small_jobs import arrival
 
 GRACE_S = 10.0
 
@@ -36,9 +37,7 @@ class Scene:
             self.join(slot, count)
 
     def join(self, slot: int, count: int = 0) -> None:
-        self.handle(
-            ev.Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, slot=slot)
-        )
+        self.handle(arrival(slot, slot=slot))
         record = self.record(slot)
         record.configured = True
         if count:

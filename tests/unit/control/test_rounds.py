@@ -7,18 +7,14 @@ import pytest
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
 from elasticml.control.rounds import Rounds
-from elasticml.ids import ChunkId, ChunkInfo, MemberId
-from elasticml.protocol.events import Arrived
 from elasticml.story.history import HistoryRow
+from tests.sim.small_jobs import arrival
 
 
 def rounds(n_members: int = 4, **settings) -> Rounds:
     state = JobState(settings=DriverSettings(**settings))
     for slot in range(n_members):
-        record = state.membership.admit(
-            Arrived(arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1), 0.0
-        )
-        state.membership.enter(record, "active")
+        state.membership.enter(state.membership.admit(arrival(slot), 0.0), "active")
     return Rounds(state)
 
 
@@ -119,21 +115,6 @@ def test_a_resumed_job_whose_dual_objective_rises_makes_progress():
         if book.stop_reason(0.0) is not None:
             break
     assert k > 250
-
-
-@pytest.mark.parametrize(("limits", "holders"), [((None, 10), 2), ((100, 99), 1), ((100, 100), 2)])
-def test_bodies_have_two_holders_if_they_fit_twice(limits, holders):
-    state = JobState(settings=DriverSettings(holders=None))
-    for slot, limit in enumerate(limits):
-        state.membership.admit(
-            Arrived(
-                arrival=0, address=f"w{slot}", host="h", pid=slot, threads=1, limit_bytes=limit
-            ),
-            0.0,
-        )
-    state.ledger.add(MemberId(0, 1), [ChunkInfo(id=ChunkId("s", 0, 0), rows=1, nbytes=100)])
-    state.settle_holders()
-    assert state.holders == holders
 
 
 def test_a_job_whose_lower_bound_of_the_minimum_rises_makes_progress():

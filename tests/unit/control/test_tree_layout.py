@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from elasticml.control.tree_layout import (
     STAR_MEMBERS_MAX,
     children,
-    kept_order,
     layout,
-    rewired,
     take_out,
 )
 from elasticml.ids import MemberId
@@ -56,30 +52,3 @@ def test_children_of_a_lost_member_go_to_its_parent():
     assert take_out(parents, below, a) == (None, [c, d])
     assert parents == {c: None, d: None}
     assert below == children(parents)
-
-
-@pytest.mark.parametrize("fan_out", [1, 2, 3])
-def test_members_keep_their_places_and_those_whose_links_change_are_named(fan_out):
-    rng = random.Random(fan_out)
-    order = members(30)
-    parents = layout(order, "tree", fan_out)
-    below, number = children(parents), 30
-    for _ in range(200):
-        staying = [m for m in order if rng.random() > 0.1]
-        came = [MemberId(number + k, 1) for k in range(rng.randrange(5))]
-        number += len(came)
-        leaving = [m for m in staying if rng.random() < 0.05]
-        staying = [m for m in staying if m not in leaving] + came
-        for lost in sorted(set(order) - {*staying, *leaving})[::2]:
-            take_out(parents, below, lost)  # as within an exchange
-        former, former_order = dict(parents), order
-        order = kept_order(former_order, staying, leaving)
-        assert sorted(order) == sorted([*staying, *leaving])
-        assert order[len(staying) :] == leaving
-        kept = [k for k, m in enumerate(former_order[: len(staying)]) if m in staying]
-        assert [order[k] for k in kept] == [former_order[k] for k in kept]
-        parents = layout(order, "tree", fan_out)
-        links = {m: (former[m], children(former).get(m)) for m in former}
-        now = {m: (parents[m], children(parents).get(m)) for m in parents}
-        assert rewired(former, parents, below) == {m for m in now if now[m] != links.get(m)}
-        assert below == children(parents)

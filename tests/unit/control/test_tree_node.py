@@ -4,17 +4,12 @@ refuses.
 
 from __future__ import annotations
 
-import pytest
-
-from elasticml.control.tree_node import EARLY_MAX, TreeNode
-from elasticml.errors import LocalProtocolError
+from elasticml.control.tree_node import TreeNode
 from elasticml.ids import ExchangeId, Generation, Mask, MemberId
 from elasticml.protocol.commands import (
     Attach,
     Detach,
-    Forget,
     Refuse,
-    SendPartial,
 )
 from elasticml.protocol.events import PartialArrived
 
@@ -49,56 +44,6 @@ def partial(sender: MemberId, *others: MemberId, exchange: int = 1, handle: int 
     )
 
 
-def sent(node_parent, mask: int, inputs, order: str, exchange: int = 1) -> SendPartial:
-    return SendPartial(
-        exchange=ExchangeId(exchange),
-        to=node_parent,
-        contributors=Mask(mask),
-        inputs=tuple(inputs),
-        order=order,
-    )
-
-
-def test_early_partials_are_bounded():
-    node = member()
-    for k in range(EARLY_MAX):
-        node.partial(partial(A, exchange=1, handle=k + 1))
-    with pytest.raises(LocalProtocolError, match="early partials"):
-        node.partial(partial(A, exchange=1, handle=EARLY_MAX + 1))
-
-
-def test_partial_whose_contributors_are_all_counted_is_refused_whole():
-    node = member([A, B])
-    node.begin(ExchangeId(1), keep=False)
-    node.partial(partial(A, C))
-    for again in (partial(A, C, handle=7), partial(A, handle=7)):
-        assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=A, handle=7)]
-    assert node.refused == 2
-    assert node.gather.inputs[A].handle == 100
-
-
-def test_partial_that_overlaps_in_part_is_a_protocol_error():
-    node = member([A, B])
-    node.begin(ExchangeId(1), keep=False)
-    node.partial(partial(A, C))
-    with pytest.raises(LocalProtocolError, match="overlap"):
-        node.partial(partial(B, C))
-
-
-def test_orphan_sends_its_kept_sum_to_its_new_parent_without_computing():
-    node = member([A])
-    node.begin(ExchangeId(1), keep=False)
-    node.partial(partial(A))
-    first = node.computed(ExchangeId(1))
-    commands = place(node, 2, [A], parent=HEIR)
-    assert commands == [
-        Detach(peer=PARENT),
-        Attach(parent=HEIR, address="there", generation=Generation(2), has_model=ExchangeId(1)),
-    ]
-    assert node.parent_linked(HEIR) == [sent(HEIR, A.bit | ME.bit, [], "(5+0)")]
-    assert first == [sent(PARENT, A.bit | ME.bit, [100], "(5+0)")]
-
-
 def test_member_that_returns_to_the_tree_attaches_to_the_same_parent_again():
     # It had no chunks for a round: its parent had removed it, and waited for it for ever.
     node = member()
@@ -127,21 +72,3 @@ def test_partial_of_an_exchange_that_has_ended_is_refused_by_a_parent_of_the_nex
     node.partial(partial(A))
     place(node, 2, (A, B), done=1)
     assert node.partial(partial(B)) == [Refuse(exchange=ExchangeId(1), sender=B, handle=101)]
-
-
-def finish(node: TreeNode, exchange: int, keep: bool) -> list:
-    commands = node.begin(ExchangeId(exchange), keep)
-    node.partial(partial(A, exchange=exchange, handle=10 * exchange))
-    node.computed(ExchangeId(exchange))
-    return [c for c in commands if isinstance(c, Forget)]
-
-
-def test_two_kept_exchanges_are_available_for_anchors_during_a_third():
-    node = member([A])
-    assert finish(node, 1, keep=True) == []
-    assert finish(node, 2, keep=True) == []
-    assert finish(node, 3, keep=True) == []
-    assert [node.kept_handle(ExchangeId(e), A) for e in (1, 2, 3)] == [10, 20, 30]
-    assert finish(node, 4, keep=True) == [Forget(exchange=ExchangeId(1), handles=(10,))]
-    assert node.kept_handle(ExchangeId(1), A) is None
-    assert node.kept_handle(ExchangeId(2), B) is None

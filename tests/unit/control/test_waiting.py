@@ -9,11 +9,7 @@ from elasticml.control.driver_settings import DriverSettings
 from elasticml.protocol import events as ev
 from elasticml.protocol.commands import Command, Record
 from elasticml.story.records import WaitEnded, Waiting
-from tests.sim.small_jobs import begun
-
-
-def arrival(n: int) -> ev.Arrived:
-    return ev.Arrived(arrival=n, address=f"w{n}", host="h", pid=n, threads=1)
+from tests.sim.small_jobs import arrival, begun
 
 
 def waits(commands: list[Command]) -> list[Any]:

@@ -32,11 +32,6 @@ def answers(store: MarkStore, *containers: str, now_s: float = 1.0) -> list[bool
     return [store.answer(container, now_s) for container in containers]
 
 
-def test_each_mark_is_answered_once(store):
-    store.add(mark(0), 0.0)
-    assert answers(store, "container_1", "container_2") == [True, False]
-
-
 def test_a_repeated_mark_needs_another_answer(store):
     store.add(mark(0), 0.0)
     assert answers(store, "container_1") == [True]
@@ -60,46 +55,6 @@ def test_a_mark_that_has_just_ended_may_still_be_answered(store):
     store.add(mark(0), 20.0)
     store.remove("container_0", "a0", 24.0)
     assert answers(store, "container_1", "container_2", now_s=23.9 + LATE_S) == [True, False]
-
-
-def test_a_mark_that_becomes_strict_may_have_been_answered_before_that(store):
-    store.add(mark(0), 0.0)
-    store.add(mark(0, negotiable=False), 0.5)
-    assert answers(store, "container_1", "container_2") == [True, False]
-
-
-def test_a_mark_is_answered_only_once_its_worker_has_registered(store):
-    # Jobs do not know of it before, so what they release is not meant for it.
-    store.add(ContainerMarked(container="container_0", grace_s=GRACE_S, negotiable=True), 0.0)
-    assert answers(store, "container_1") == [False]
-    assert store.live(1.0) == []
-    registered = store.register("container_0", "a0", 4.0)
-    assert registered is not None
-    assert (registered.address, registered.grace_s) == ("a0", 6.0)
-    assert store.register("container_0", "a0", 4.0) is None
-    assert answers(store, "container_1", now_s=4.0) == [True]
-
-
-def test_marks_without_a_container_are_kept_by_their_address(store):
-    store.add(ContainerMarked(address="a0", grace_s=GRACE_S), 0.0)
-    store.add(ContainerMarked(address="a1", grace_s=GRACE_S), 0.0)
-    removed = store.remove("container_5", "a0", 1.0)
-    assert removed is not None
-    assert removed.address == "a0"
-    assert [m.address for m in store.live(1.0)] == ["a1"]
-    assert store.remove("", "a0", 1.0) is None
-
-
-def test_a_mark_holds_as_long_as_its_source_states(store):
-    store.add(mark(1, life_s=12.0), 0.0)
-    store.add(mark(0, life_s=11.0), 0.0)
-    assert store.expire(10.9) == []
-    assert [m.grace_s for m in store.live(4.0)] == [6.0, 6.0]
-    assert store.expire(12.0) == [
-        MarkLifted(container="container_0", address="a0"),
-        MarkLifted(container="container_1", address="a1"),
-    ]
-    assert store.expire(99.0) == store.live(99.0) == []
 
 
 @pytest.mark.parametrize(("grace_s", "life_s"), [(0.0, 60.0), (10.0, 70.0), (60.0, 180.0)])

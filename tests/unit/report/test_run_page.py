@@ -23,10 +23,9 @@ from elasticml.report.overlay_page import (
     write_overlay,
 )
 from elasticml.report.overlay_plot import overlay_picture, time_picture
-from elasticml.report.run_page import decisions, rows_to_show, write_report
+from elasticml.report.run_page import rows_to_show, write_report
 from elasticml.report.run_reader import read_run
 from elasticml.report.style import DistinctTicks, styled
-from elasticml.story.records import record_from_json
 from tests.unit.report.runs import END, LOSS, RETURN, edit_story, edit_summary, write_elastic_run
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -332,24 +331,6 @@ def test_wrong_calls_are_refused_in_one_line(runs, tmp_path, n_runs, labels, out
     with pytest.raises(ConfigError, match=message):
         draw(runs[:n_runs], labels, tmp_path / out)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "what"),
-    [
-        ({"suggestion": "Request", "count": 4}, "asked for 4 more"),
-        (
-            {"suggestion": "Tune", "setting": "local_epochs", "value": 0.123456},
-            "set local_epochs to 0.1235",
-        ),
-        ({"suggestion": "Readmit", "group": 1}, "brought absent chunks back"),
-        ({"suggestion": "Replicate", "chunks": 1}, "copied 1 chunk"),
-        ({"suggestion": "Retire", "members": ["0.1"]}, "gave back 1 member"),
-    ],
-)
-def test_every_kind_of_decision_has_its_words(fields, what):
-    record = {"t": 1.0, "event": "PolicyDecided", "round": 1, "policy": "p", "why": "w", **fields}
-    assert [d.what for d in decisions([record_from_json(record)])] == [what]
 
 
 def test_ticks_have_the_digits_that_tell_them_apart():

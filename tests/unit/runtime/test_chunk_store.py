@@ -129,34 +129,6 @@ def test_memory_is_freed_when_the_disk_is_full(tmp_path: Path) -> None:
     assert store.buffer(100).nbytes == 100
 
 
-def received_chunk(store: ChunkStore, ordinal: int) -> Chunk:
-    """Return a chunk as it is received from the driver."""
-    place = store.buffer(chunk(ordinal).nbytes)
-    place[:] = chunk(ordinal).body
-    made = Chunk.from_body(chunk(ordinal).id, place)
-    assert store.out_of_core is not None
-    made.is_mapped = store.out_of_core.maps(place)
-    return made
-
-
-def test_bodies_are_received_directly_where_they_stay(tmp_path: Path) -> None:
-    store = ChunkStore(chunk(0).nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))
-    inside = received_chunk(store, 0)
-    store.put([inside])
-    # The first one that does not fit creates the file, in a thread; further ones go there at once.
-    first, second = received_chunk(store, 1), None
-    asyncio.run(store.take([first]))
-    second = received_chunk(store, 2)
-    asyncio.run(store.take([second]))
-    assert [inside.is_mapped, first.is_mapped, second.is_mapped] == [False, False, True]
-    assert store.chunks[second.id] is second
-    assert all(store.chunks[chunk(k).id].is_mapped for k in range(3))
-    # Bodies of other members that do not fit beside each other are received on disk, too.
-    empty = ChunkStore(1000, OutOfCoreStore(2**20, tmp_path, lambda: 0))
-    small, large = asyncio.run(empty.slab([900])), asyncio.run(empty.slab([900, 900]))
-    assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
-
-
 def test_bodies_in_files_are_verified_and_not_copied_out_of_core(tmp_path: Path) -> None:
     value = [mapped_chunk(random_chunk(k)) for k in range(4)]
     store = ChunkStore(3 * value[0].nbytes, OutOfCoreStore(2**20, tmp_path, lambda: 0))

@@ -12,7 +12,6 @@ from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.errors import ElasticmlError
 from elasticml.ids import MemberId
-from elasticml.runtime import driver_links as module
 from elasticml.runtime.driver_links import DriverLinks, LinkHandlers
 from tests.socket_pair import socket_line
 
@@ -122,31 +121,3 @@ async def test_links_that_were_closed_take_no_more_orders():
     made.tell(member, {"type": "Own"})
     made.retire(member, {"type": "Dismiss"})
     assert not made.welcome(2, member)
-
-
-class SlowTransport(UnresponsiveTransport):
-    """A transport that opens a link in some turns of the loop, and counts those being opened."""
-
-    opening = most = 0
-
-    async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
-        self.opening += 1
-        self.most = max(self.most, self.opening)
-        try:
-            for _ in range(3):
-                await asyncio.sleep(0)
-            return await super().connect(address, hello)
-        finally:
-            self.opening -= 1
-
-
-async def test_thousands_of_workers_are_connected_some_at_a_time(monkeypatch):
-    # Of 10,000 that are connected at once, each would take longer than the timeout of a link.
-    monkeypatch.setattr(module, "CONNECTING_MAX", 4)
-    transport = SlowTransport()
-    made = make_links(transport, Pauses(), [])
-    for k in range(20):
-        made.invite(f"w{k}")
-    await turns()
-    assert (len(transport.links), transport.most) == (20, 4)
-    await made.close()

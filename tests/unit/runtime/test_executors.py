@@ -16,7 +16,6 @@ from elasticml.runtime.executors import (
     NOT_BRIEF,
     BriefRunner,
     Long,
-    Repeated,
     ThreadRunner,
 )
 
@@ -78,27 +77,6 @@ def test_calls_that_have_been_brief_repeatedly_are_made_on_the_loop():
     assert result == [False] * BRIEF_MIN + [True, False]
     for made in (runner, fresh, sleeps):
         made.close()
-
-
-def test_each_repeated_function_is_counted_apart():
-    now = [0.0]
-    runner = BriefRunner("em-test", lambda: now[0], _never)
-
-    def step(seconds: float) -> bool:
-        now[0] += seconds
-        return threading.current_thread() is threading.main_thread()
-
-    brief, long = Repeated(step), Repeated(step)
-
-    async def calls() -> list[bool]:
-        made = []
-        for _ in range(BRIEF_MIN + 1):
-            made.append(await runner.run(brief, 0.5 * BRIEF_S))
-            await runner.run(long, 2 * NEARLY_BRIEF_S)
-        return made
-
-    assert asyncio.run(calls()) == [False] * BRIEF_MIN + [True]
-    runner.close()
 
 
 def test_a_call_announced_as_long_runs_in_the_thread_and_affects_no_other():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,15 +14,11 @@ import pytest
 from elasticml.algorithms.parallel import Serial
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import LinkClosedError
-from elasticml.data.readers import files
 from elasticml.data.readers.arrays import from_arrays
-from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol.codec import encode
-from elasticml.runtime.chunks.chunk_store import ChunkStore
-from elasticml.runtime.executors import Runner, ThreadRunner
-from elasticml.runtime.member_agent import MemberAgent
+from elasticml.runtime.executors import Runner
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.worker_context import WorkerContext
 from elasticml.sim.virtual_links import VirtualTransport
@@ -70,18 +65,6 @@ def environment(network: Network, **changed: Runner) -> WorkerContext:
     )
 
 
-async def open_link(network: Network, job: str = "j"):
-    """Open a link from the driver to the worker; return both ends."""
-    accepted: asyncio.Future = asyncio.get_running_loop().create_future()
-
-    async def on_link(link) -> None:
-        accepted.set_result(link)
-
-    network["w"].listen(on_link)
-    link = await network["driver"].connect("w", {"job": job, "kind": "driver"})
-    return link, await accepted
-
-
 async def receive_kind(link, kind: str) -> dict:
     """Wait for a message of this kind from the member."""
     while True:
@@ -92,42 +75,6 @@ async def receive_kind(link, kind: str) -> dict:
 
 async def tell(link, order: cmd.Order, **extras: object) -> None:
     await link.send(Frame(kind=Kind.CONTROL, prefix={**encode(order), **extras}))
-
-
-async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
-    (tmp_path / "a.svm").write_text("1 1:x\n" + "1 1:2\n" * 200)
-    source = read_svmlight(str(tmp_path / "a.svm"))
-    n_blocks = len(source.blocks())
-    assert n_blocks > 3
-    started, reported, read = [], threading.Event(), SvmlightSource.read
-
-    def watched(self: SvmlightSource, block: int, *given: object):
-        started.append(block)
-        if block > 0:  # running when the first one fails
-            reported.wait()
-        return read(self, block, *given)
-
-    monkeypatch.setattr(SvmlightSource, "read", watched)
-    network, reading = Network(), ThreadRunner("read")
-    near, far = await open_link(network)
-    shell = MemberAgent(far, ChunkStore(), environment(network, reading=reading), None)
-    life = asyncio.create_task(shell.run())
-    record = {"algorithm": {"name": "tests.toy:ALGORITHM"}, "cache": False}
-    welcome = cmd.Welcome(cause="t", member=ME, arrival=1)
-    await tell(near, welcome, record=record, spec=source.spec(), n_members=1)
-    order = cmd.ReadBlocks(cause="t", member=ME, blocks=tuple(range(n_blocks)))
-    await tell(near, order, spec=source.spec())
-
-    failed = await receive_kind(near, "Failed")
-    reported.set()
-    await reading.run(int)  # behind all further reads
-
-    assert "line 1" in failed["reason"]
-    assert started in ([0], [0, 1])
-    near.close()
-    await life
-    reading.close()
 
 
 async def nobody_runs() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,40 +91,3 @@ async def test_the_mark_of_a_worker_that_is_gone_does_not_hold_for_the_next_one_
     scene.board.post(ContainerMarked(container="c1", address="tcp://h2:1", grace_s=60.0))
     scene.service.removed("tcp://h2:1")
     assert [mark.container for mark in scene.board.live()] == ["c1"]
-
-
-ANSWER = {"deadline_s": 9.0, "reason": "preempted", "source": "slurm"}
-
-
-async def test_one_worker_of_an_allocation_asks_and_the_others_learn_its_answer() -> None:
-    service = Scene().service
-    first, second, _ = ADDRESSES
-    assert (await service.allocation("slurm 7", first))["asks"]
-    reply = await service.allocation("slurm 7", second)
-    assert (reply["asks"], reply["notice"]) == (False, None)
-    waiting = asyncio.ensure_future(
-        service.allocation("slurm 7", second, reply["version"], wait_s=60.0)
-    )
-    await asyncio.sleep(0)
-    await service.allocation("slurm 7", first, answer={"notice": ANSWER})
-    reply = await waiting
-    assert (reply["asks"], reply["notice"]) == (False, ANSWER)
-    # The same answer again wakes no worker.
-    await service.allocation("slurm 7", first, answer={"notice": dict(ANSWER)})
-    reply = await service.allocation("slurm 7", second, reply["version"])
-    assert reply["version"] == 1
-
-
-async def test_another_worker_asks_when_the_first_is_gone() -> None:
-    scene = Scene()
-    first, second, third = ADDRESSES
-    for address in (first, second):
-        await scene.service.allocation("slurm 7", address)
-    assert (await scene.service.allocation("slurm 8", third))["asks"]
-    waiting = asyncio.ensure_future(scene.service.allocation("slurm 7", second, 0, wait_s=60.0))
-    await asyncio.sleep(0)
-    del scene.scheduler.workers[first]
-    scene.service.removed(first)
-    assert (await waiting)["asks"]
-    # A late call of the worker that is gone.
-    assert not (await scene.service.allocation("slurm 7", first, 0))["asks"]
