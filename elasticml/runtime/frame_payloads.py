@@ -40,12 +40,13 @@ def numbers_of(frame: Frame) -> tuple[Mapping[str, Any], ...]:
     RemoteProtocolError
         When they are no numbers from 0 on.
     """
-    found = tuple(frame.prefix.get(name) or {} for name in ("compute_s", "sent", "done"))
+    prefix = frame.prefix
+    found = (prefix.get("compute_s") or {}, prefix.get("sent") or {}, prefix.get("done") or {})
     with reading_prefix("the numbers of a partial"):
         for numbers in found:
             values = numbers.values()
             # No loop in Python: near the root there are thousands.
-            is_right = _NUMBERS.issuperset(map(type, values)) and all(map(math.isfinite, values))
+            is_right = _NUMBERS.issuperset(map(type, values)) and math.isfinite(sum(values))
             if not is_right or min(values, default=0) < 0:
                 raise ValueError("wanted numbers of at least 0")
     return found

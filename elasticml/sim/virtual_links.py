@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.socket_link import SocketLink
 from elasticml.collective.transport import (
@@ -26,6 +24,7 @@ from elasticml.collective.transport import (
     OnLink,
 )
 from elasticml.errors import ProtocolError
+from elasticml.runtime.frame_payloads import vector_of
 from elasticml.sim.cost_only_job import DOWN_VALUES, UP_VALUES
 from elasticml.sim.network import Port
 from elasticml.sim.virtual_process import VirtualProcess
@@ -276,12 +275,13 @@ class FrameLink:
             raise LinkClosedError(f"the link to {self.peer} is closed")
         nbytes = self._sizes.of(frame)
         self.sent_bytes += nbytes
-        payload = frame.payload
-        if payload is not None and frame.kind is not Kind.CHUNK:
+        if frame.payload is not None and frame.kind is not Kind.CHUNK:
             # The sender reuses its memory; only bodies do not change.
-            payload = np.frombuffer(payload).copy().data
-        sent = Frame(kind=frame.kind, exchange=frame.exchange, prefix=frame.prefix, payload=payload)
-        self._process.do(self._port.send, sent, nbytes)
+            copied = vector_of(frame).copy().data
+            frame = Frame(
+                kind=frame.kind, exchange=frame.exchange, prefix=frame.prefix, payload=copied
+            )
+        self._process.do(self._port.send, frame, nbytes)
 
     async def receive(self, allocate: Allocate) -> Frame:
         """Receive the next frame; see ``transport.Link``."""
