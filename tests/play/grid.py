@@ -107,7 +107,10 @@ _RULES: Final = {
 
 
 def draw(seed: int, on: str) -> Plan:
-    """Draw a job under five to nine faults in a world; in one of four the driver is killed."""
+    """Draw a job under five to nine faults in a world; in one of four the driver is killed.
+
+    Where a cluster ends members within a round, that happens in one of the first rounds.
+    """
     rng = random.Random(f"{on} {seed}")
     section, absents, share = rng.choice(_JOBS)
     more: dict[str, Any] = {}
@@ -120,6 +123,10 @@ def draw(seed: int, on: str) -> Plan:
     kinds = [kind for kind in _MIX[on] if kind != "full_disk" or "disk_mib" in world]
     faults = list(_faults(rng, kinds, [_MIX[on][kind] for kind in kinds]))
     last_s = max(fault.at + fault.seconds for fault in faults)
+    if on == "local":
+        phase = rng.choice(["broadcast", "compute", "reduce", "reduce", "correct", "move"])
+        who = tuple(rng.sample(range(MEMBERS), rng.choice([1, 1, 2])))
+        faults.append(Fault(kind="phase", at=float(rng.randint(5, 20)), who=who, phase=phase))
     if on != "nannies" and rng.random() < 0.25:
         faults.append(Fault(kind="driver", at=rng.uniform(3.0, 15.0)))
     may_fail = [

@@ -15,10 +15,12 @@ from typing import Any, Final, Literal, get_args
 from elasticml.algorithms.base import Arrays
 from elasticml.errors import ConfigError
 from elasticml.protocol.job_record import JobRecord, job_record
+from elasticml.story.records import FaultInjected, records_of
 
 #: What a fault does; see :class:`Fault`.
 Kind = Literal[
-    # Everywhere, the network's on processes in namespaces only:
+    # Everywhere, the network's on processes in namespaces only, phases on em.LocalCluster's only:
+    "phase",
     "kill",
     "terminate",
     "notice",
@@ -36,7 +38,6 @@ Kind = Literal[
     "grant",
     "mark",
     "slow",
-    "phase",
     # On processes:
     "deaf",
     "clock",
@@ -68,8 +69,10 @@ class Fault:
     ``kill`` (SIGKILL), ``terminate`` (SIGTERM), ``notice`` (kept), ``broken_notice`` (the end comes
     after a share ``amount`` of the grace) and ``vanish`` (no connection is closed) end members; new
     ones come after ``seconds``. ``driver`` kills the driver and all members; after ``seconds`` the
-    job resumes from its last checkpoint. ``grant`` adds members. ``phase`` kills members in a phase
-    of a round. ``mark`` and ``preemption`` are another queue's demand.
+    job resumes from its last checkpoint. ``grant`` adds members. ``phase`` kills members within
+    a round: when its ``broadcast`` begins, when all ``compute``, when the first partial is there
+    (``reduce``), in a correction (``correct``), before chunks ``move``, or while data ``load``.
+    ``mark`` and ``preemption`` are another queue's demand.
 
     All others end after ``seconds``. ``pause`` is SIGSTOP and SIGCONT. ``cut`` separates each of
     the members from all others, ``split`` separates them from the others together, ``one_way``
@@ -142,6 +145,15 @@ class Plan:
         """What describes the rows."""
         data: Mapping[str, Any] = self.job["data"]
         return data
+
+    @property
+    def in_phases(self) -> list[dict[str, Any]]:
+        """What the job record says of the faults in phases."""
+        return [
+            {"round": int(fault.at), "lose": list(fault.who), "phase": fault.phase, "how": "kill"}
+            for fault in self.faults
+            if fault.kind == "phase"
+        ]
 
     @property
     def record(self) -> JobRecord:
@@ -218,3 +230,9 @@ class Played:
     late_s: float = 0.0
     #: What the job left on the cluster.
     left: list[str] = field(default_factory=list)
+
+
+def hits_in_phases(story: Sequence[Mapping[str, Any]]) -> list[Fault]:
+    """Return a fault for each member that was killed in a phase, at its time in the story."""
+    losses = (record for record in records_of(FaultInjected, story) if record.kind == "lose")
+    return [Fault(kind="phase", at=lost.t) for lost in losses for _ in lost.members or ()]

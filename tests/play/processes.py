@@ -20,7 +20,7 @@ from elasticml.job import Job
 from elasticml.jobs.handle import Handle
 from elasticml.jobs.job_spec import JobSpec
 from elasticml.specification.settings_model import names_by_key
-from tests.play.plan import Fault, Plan, Played
+from tests.play.plan import Fault, Plan, Played, hits_in_phases
 from tests.play.problems import file_source_of
 from tests.play.rules import violations
 from tests.play.worlds import World, world_of
@@ -107,7 +107,8 @@ class _Play:
         self._place = self.world.disk / f"checkpoint-{plan.seed}"
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._pending = sorted(plan.faults, key=lambda fault: fault.at)
+        timed = (fault for fault in plan.faults if fault.kind != "phase")
+        self._pending = sorted(timed, key=lambda fault: fault.at)
         self._missing_since: float | None = None
         self._returning: threading.Thread | None = None
 
@@ -144,6 +145,7 @@ class _Play:
     def _job(self, source: Any) -> Job:
         own = ("data", "checkpoint", "chunk_bytes")
         sections = {k: v for k, v in self.plan.job.items() if k not in own}
+        sections["faults"] = self.plan.in_phases
         if ":" in sections["algorithm"]["name"]:
             trigger = str(self.world.folder / "raise")
             sections["algorithm"] = {**sections["algorithm"], "trigger": trigger}
@@ -277,6 +279,7 @@ class _Play:
                 played.has_settled = played.is_whole or played.rounds >= _ROUNDS_MIN
             with contextlib.suppress(ElasticmlError, OSError):
                 played.story = list(handle)
+                played.hits += hits_in_phases(played.story)
                 handle.forget()
         with contextlib.suppress(OSError):
             until(lambda: not self._left(), wait_s=10.0, every_s=0.2)

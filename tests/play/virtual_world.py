@@ -19,11 +19,10 @@ from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import Simulation
 from elasticml.sim.virtual_worker import Worker
 from elasticml.specification.simulator import Asked, WorldOptions
-from elasticml.story.records import FaultInjected, records_of
 from elasticml.story.summary import summary_from_json
 from elasticml.training.checkpoint import Checkpoint, record_to_resume
 from tests.play.network import Disturbance, DisturbedNetwork
-from tests.play.plan import VIRTUAL, Fault, Plan, Played
+from tests.play.plan import VIRTUAL, Fault, Plan, Played, hits_in_phases
 from tests.play.problems import source_of
 
 
@@ -62,7 +61,11 @@ def _play(plan: Plan, folder: Path) -> PlayedPlan:
             'plan on processes, with world {"on": "local", "members": 4}'
         )
     options = options_from_section(plan.world)
-    phases = [entry for fault in plan.faults for entry in _planned(fault)]
+    phases = [
+        entry
+        for lost in plan.in_phases
+        for entry in (lost, {"round": lost["round"] + 2, "return": len(lost["lose"])})
+    ]
     record = replace(plan, job={**plan.job, "faults": phases}).record
     source = None if options.costs is not None else source_of(record.algorithm, plan.data)
     hits: list[Fault] = []
@@ -89,9 +92,8 @@ def _play(plan: Plan, folder: Path) -> PlayedPlan:
 
 def _ended(plan: Plan, attempt: _Attempt, member_seconds: float) -> PlayedPlan:
     result = attempt.simulation.result()
-    losses = [r for r in records_of(FaultInjected, result.story) if r.kind == "lose"]
-    by_phase = [Fault(kind="phase", at=lost.t) for lost in losses for _ in lost.members or ()]
-    last_fault_s = max([attempt.last_fault_s, *(lost.t for lost in losses)])
+    by_phase = hits_in_phases(result.story)
+    last_fault_s = max([attempt.last_fault_s, *(fault.at for fault in by_phase)])
     quiet = [row for row in result.rows if (row.get("seconds") or 0.0) > last_fault_s]
     absent = attempt.world.driver.machine.state.ledger.absent_rows()
     has_settled = len(quiet) >= _QUIET_ROUNDS
@@ -123,15 +125,6 @@ def _ended(plan: Plan, attempt: _Attempt, member_seconds: float) -> PlayedPlan:
         late_s=end_s - limit_s - step_s,
         member_seconds=member_seconds,
     )
-
-
-def _planned(fault: Fault) -> list[dict[str, Any]]:
-    """Return the entries of the job record for a fault in a phase: a loss, and a return."""
-    if fault.kind != "phase":
-        return []
-    at = {"round": int(fault.at)}
-    lose = {**at, "lose": list(fault.who), "phase": fault.phase, "how": "kill"}
-    return [lose, {"round": int(fault.at) + 2, "return": len(fault.who)}]
 
 
 class _Attempt:
