@@ -47,7 +47,7 @@ from elasticml.user_cache import cache_directory
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_PACKAGE: Final = Path(__file__).resolve().parent
+PACKAGE: Final = Path(__file__).resolve().parent
 _FOLDER: Final = "kernels"
 #: Longest wait for another process that compiles the same function; then it is compiled here too.
 LOCK_WAIT_S_MAX: Final = 60.0
@@ -328,11 +328,11 @@ def _add_code(digest: Any, code: CodeType) -> None:
 
 
 @cache
-def _imports(path: Path) -> frozenset[Path]:
+def imports_of(path: Path) -> frozenset[Path]:
     """Return the files of this package that a file imports."""
     files = set()
     for module, names in _IMPORT.findall(path.read_text()):
-        place = _PACKAGE.joinpath(*filter(None, module.split(".")))
+        place = PACKAGE.joinpath(*filter(None, module.split(".")))
         inner = [place / name for name in re.findall(r"\w+", names)]
         for each in (place, *inner):
             found = each.with_suffix(".py")
@@ -348,12 +348,12 @@ def source_digest(path: Path) -> str:
     """
     seen, ahead = {path}, [path]
     while ahead:
-        new = _imports(ahead.pop()) - seen
+        new = imports_of(ahead.pop()) - seen
         seen |= new
         ahead += new
     digest = hashlib.sha256()
     for file in sorted(seen):
-        digest.update(f"{file.relative_to(_PACKAGE)}\n".encode())
+        digest.update(f"{file.relative_to(PACKAGE)}\n".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -366,7 +366,7 @@ def _version_digest(path: Path) -> str:
 
 def _shared_folder(path: Path) -> Path:
     """Return the folder in the user's cache for the machine code of a file of this package."""
-    parts = path.relative_to(_PACKAGE).with_suffix("").parts
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
     return cache_directory() / _FOLDER / "-".join([*parts, _version_digest(path)[:16]])
 
 
@@ -387,7 +387,7 @@ class _SharedLocator(caching._CacheLocator):  # type: ignore[misc]
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _SharedLocator | None:
         path = Path(py_file).resolve()
-        if not path.is_relative_to(_PACKAGE) or not path.is_file():
+        if not path.is_relative_to(PACKAGE) or not path.is_file():
             return None
         for is_shared in (True, False):
             try:
@@ -416,7 +416,7 @@ def has_machine_code(file: str) -> bool:
     if numba.config.CACHE_DIR:
         return True
     path = Path(file).resolve()
-    folders = [_shared_folder(each) for each in (path, *_imports(path))]
+    folders = [_shared_folder(each) for each in (path, *imports_of(path))]
     return any(True for folder in folders for _ in folder.glob("*.nbc"))
 
 

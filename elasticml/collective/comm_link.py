@@ -49,7 +49,7 @@ class MessageChannel:
     """
 
     def __init__(self, comm: Any) -> None:
-        self._comm = comm
+        self.comm = comm
 
     async def write(self, frame: Frame) -> int:
         """Write a frame."""
@@ -57,12 +57,12 @@ class MessageChannel:
         copied = b"" if payload is None else bytes(payload)
         is_small = len(copied) <= INLINE_BYTES_MAX
         body = copied if is_small else Serialized({}, [memoryview(copied)])
-        await self._comm.write([head, body])
+        await self.comm.write([head, body])
         return len(head) + len(copied)
 
     async def read(self, allocate: Allocate) -> tuple[Frame, int]:
         """Read a frame."""
-        frame, n_payload, head = _frame_of(await self._comm.read(), allocate)
+        frame, n_payload, head = _frame_of(await self.comm.read(), allocate)
         return frame, len(head) + n_payload
 
     def unsent_bytes(self) -> int:
@@ -168,7 +168,7 @@ class CommLink:
         self.closed = asyncio.Event()
         self.channel = channel
         # Without this reference the comm is garbage-collected and closes its stream.
-        self._comm = comm
+        self.comm = comm
 
     @property
     def direct(self) -> None:
@@ -223,7 +223,7 @@ class CommLink:
         """Close at once; pending calls at either end raise LinkClosedError."""
         if not self.closed.is_set():
             self.closed.set()
-            self._comm.abort()
+            self.comm.abort()
 
     def _lost(self, fault: OSError) -> LinkClosedError:
         self.close()

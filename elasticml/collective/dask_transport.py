@@ -102,7 +102,7 @@ class DaskTransport:
         self._links_max = LINKS_MIN
         #: Number of links by host that have not sent their first frame.
         self._unproven: Counter[str] = Counter()
-        self._pool = SlotPool()
+        self.pool = SlotPool()
         #: Reasons for not sharing memory that have been logged; each is logged once.
         self._logged_reasons: set[str] = set()
 
@@ -150,7 +150,7 @@ class DaskTransport:
             _abort(comm)
             raise
         link, is_shared = _link_over(comm, agreed.kind, hello), agreed.offer is not None
-        opened = self._register(SharedLink(link, self._pool, agreed.offer) if is_shared else link)
+        opened = self._register(SharedLink(link, self.pool, agreed.offer) if is_shared else link)
         # The acceptor sends nothing until it has this frame, so that nothing is lost between the
         # comm's last message and the link's first frame.
         try:
@@ -166,7 +166,7 @@ class DaskTransport:
 
     def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
         """Return an array in shared memory that peers can read; see ``Transport``."""
-        return self._pool.take(nbytes)
+        return self.pool.take(nbytes)
 
     def close(self) -> None:
         """Stop listening and close all links; called by a closing Worker, too."""
@@ -175,7 +175,7 @@ class DaskTransport:
         for link in list(self._links):
             link.close()
         self._links.clear()
-        self._pool.close()
+        self.pool.close()
 
     def teardown(self) -> None:
         """Close; called by a closing Scheduler."""
@@ -232,7 +232,7 @@ class DaskTransport:
             return Status.dont_reply
         if first.get("shared") and offer is not None:
             self._links.discard(link)
-            link = self._register(SharedLink(link, self._pool, shared))
+            link = self._register(SharedLink(link, self.pool, shared))
         await self._serve(link, on_link)
         return Status.dont_reply
 
@@ -282,7 +282,7 @@ class DaskTransport:
     def _own_offer(self) -> tuple[dict[str, Any] | None, str]:
         """Return the offer of this process's memory, or None and the reason."""
         try:
-            return self._pool.offer(), ""
+            return self.pool.offer(), ""
         except NoSharedMemoryError as fault:
             return None, str(fault)
 

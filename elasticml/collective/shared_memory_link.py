@@ -112,7 +112,7 @@ class SharedLink:
         #: Bytes lent to the peer, and bytes borrowed from it.
         self.lent_bytes = 0
         self.borrowed_bytes = 0
-        self._inner: Any = inner
+        self.inner: Any = inner
         self._pool = pool
         self._offer = offer
         self._n_lent = 0
@@ -122,34 +122,34 @@ class SharedLink:
         self.returned: deque[int] = deque()
         #: False once this end has been closed.
         self.is_open = True
-        self._maps: dict[bytes, mmap.mmap] = {}
+        self.maps: dict[bytes, mmap.mmap] = {}
         self._allocate: Allocate | None = None
         pool.link_opened()
 
     @property
     def direct(self) -> SharedLink | None:
         """This link if the one below is direct, else None; see ``transport.Link``."""
-        return self if self._inner.direct is not None else None
+        return self if self.inner.direct is not None else None
 
     @property
     def sent_bytes(self) -> int:
         """Bytes of the frames sent, including vectors in shared memory."""
-        return int(self._inner.sent_bytes) + self.lent_bytes
+        return int(self.inner.sent_bytes) + self.lent_bytes
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the link below has not sent, without vectors in shared memory."""
-        return int(self._inner.unsent_bytes)
+        return int(self.inner.unsent_bytes)
 
     @property
     def received_bytes(self) -> int:
         """Bytes of the frames received, including vectors in shared memory."""
-        return int(self._inner.received_bytes) + self.borrowed_bytes
+        return int(self.inner.received_bytes) + self.borrowed_bytes
 
     @property
     def closed(self) -> asyncio.Event:
         """Set when the link is closed from either end."""
-        event: asyncio.Event = self._inner.closed
+        event: asyncio.Event = self.inner.closed
         return event
 
     async def send(self, frame: Frame) -> None:
@@ -162,7 +162,7 @@ class SharedLink:
         """
         try:
             for wire_frame in self._wire_frames(frame):
-                await self._inner.send(wire_frame)
+                await self.inner.send(wire_frame)
         except LinkClosedError:
             self.close()
             raise
@@ -172,7 +172,7 @@ class SharedLink:
         wire_frames = self._wire_frames(frame)
         try:
             for k, wire_frame in enumerate(wire_frames):
-                rest: asyncio.Future[None] | None = self._inner.direct.start(wire_frame)
+                rest: asyncio.Future[None] | None = self.inner.direct.start(wire_frame)
                 if rest is not None:
                     is_last = k + 1 == len(wire_frames)
                     return rest if is_last else self._after(rest, wire_frames[k + 1])
@@ -186,7 +186,7 @@ class SharedLink:
 
         async def send() -> None:
             await rest
-            await self._inner.send(frame)
+            await self.inner.send(frame)
 
         sending = asyncio.ensure_future(send())
         # Retrieve the exception: nothing may await the future when the link closes.
@@ -238,7 +238,7 @@ class SharedLink:
         self._allocate = allocate
         try:
             while True:
-                frame: Frame = await self._inner.receive(self._buffer)
+                frame: Frame = await self.inner.receive(self._buffer)
                 if not frame.shared:
                     return frame
                 lent = self._open(frame)
@@ -258,7 +258,7 @@ class SharedLink:
                 on_frame(received)
 
         try:
-            await self._inner.direct.serve(self._buffer, on_wire_frame)
+            await self.inner.direct.serve(self._buffer, on_wire_frame)
         except (LinkClosedError, RemoteProtocolError):
             self.close()
             raise
@@ -311,10 +311,10 @@ class SharedLink:
             array_and_lease[1].spoil()
 
     def _view(self, descriptor: bytes, nbytes: int) -> NDArray[np.float64]:
-        memory = self._maps.pop(descriptor[WHOSE], None)
+        memory = self.maps.pop(descriptor[WHOSE], None)
         if memory is None:
             memory = self._map(descriptor)
-        self._maps[descriptor[WHOSE]] = memory  # now the most recently used
+        self.maps[descriptor[WHOSE]] = memory  # now the most recently used
         mismatch = slot_mismatch(memory, descriptor)
         if mismatch is not None:
             raise RemoteProtocolError(f"{self.peer} announced a vector, but there is {mismatch}")
@@ -331,9 +331,9 @@ class SharedLink:
                 raise NoSharedMemoryError(gone, is_gone=True)
         except NoSharedMemoryError as fault:
             raise self._unreadable(owner, fault) from None
-        n_bytes = len(memory) + sum(map(len, self._maps.values()))
-        while self._maps and (len(self._maps) >= MAPS_MAX or n_bytes > MAPS_BYTES_MAX):
-            n_bytes -= len(self._maps.pop(next(iter(self._maps))))
+        n_bytes = len(memory) + sum(map(len, self.maps.values()))
+        while self.maps and (len(self.maps) >= MAPS_MAX or n_bytes > MAPS_BYTES_MAX):
+            n_bytes -= len(self.maps.pop(next(iter(self.maps))))
         return memory
 
     def _unreadable(self, owner: Descriptor, fault: NoSharedMemoryError) -> LinkClosedError:
@@ -355,13 +355,13 @@ class SharedLink:
 
     def close(self) -> None:
         """Close at once; slots lent to the peer are never written again."""
-        self._inner.close()
+        self.inner.close()
         # It is the reader's, which has this link.
         self._allocate = None
         for _, lease in self._lent.values():
             lease.spoil()
         self._lent.clear()
-        self._maps.clear()
+        self.maps.clear()
         if self.is_open:
             self.is_open = False
             self._pool.link_closed()

@@ -40,7 +40,7 @@ class FrameReader:
     def __init__(self, source: socket.socket) -> None:
         #: Bytes received so far.
         self.received_bytes = 0
-        self._socket = source
+        self.socket = source
         self._ahead = memoryview(bytearray(AHEAD_BYTES))
         # The unread part of ``_ahead``.
         self._begin = self._end = 0
@@ -129,7 +129,7 @@ class FrameReader:
 
     def _read(self, room: memoryview) -> int:
         try:
-            n_read = self._socket.recv_into(room)
+            n_read = self.socket.recv_into(room)
         except BlockingIOError:
             return 0
         if n_read == 0:
@@ -189,13 +189,13 @@ class SocketLink:
         self.sent_bytes = 0
         #: Set when the link is closed from either end.
         self.closed = asyncio.Event()
-        self._comm: Any = None
-        self._socket = sock
+        self.comm: Any = None
+        self.socket = sock
         self._unsent_bytes = unsent_bytes
         self._loop = asyncio.get_running_loop()
         self._unsent: list[memoryview] = []
         self._room: asyncio.Future[None] | None = None
-        self._reader = FrameReader(self._socket)
+        self._reader = FrameReader(self.socket)
         self._is_watched = False
         # The pending receive: its callbacks and its future.
         self._allocate: Allocate | None = None
@@ -216,7 +216,7 @@ class SocketLink:
         sock.setblocking(False)
         link = cls(sock, comm.peer_address, hello, piece_bytes)
         # Without this reference the comm is garbage-collected and closes its stream.
-        link._comm = comm
+        link.comm = comm
         # A server that shuts down closes its comms, and thereby the link.
         comm.stream.set_close_callback(link.close)
         return link
@@ -237,7 +237,7 @@ class SocketLink:
         if self.closed.is_set():
             return 0
         queued = sum(part.nbytes for part in self._unsent)
-        return queued + self._unsent_bytes(self._socket.fileno())
+        return queued + self._unsent_bytes(self.socket.fileno())
 
     async def send(self, frame: Frame) -> None:
         """Write a frame; return when the kernel has accepted all of it.
@@ -284,14 +284,14 @@ class SocketLink:
         if not self._unsent:
             return None
         self._room = self._loop.create_future()
-        self._loop.add_writer(self._socket.fileno(), self._on_writable)
+        self._loop.add_writer(self.socket.fileno(), self._on_writable)
         return self._room
 
     def _push(self, parts: list[memoryview]) -> None:
         """Send what the kernel accepts without blocking."""
         self._unsent = parts
         try:
-            n_sent = self._socket.sendmsg(parts)
+            n_sent = self.socket.sendmsg(parts)
         except BlockingIOError:
             return
         while n_sent:
@@ -310,7 +310,7 @@ class SocketLink:
             self._lost(fault)
             return
         if not self._unsent:
-            self._loop.remove_writer(self._socket.fileno())
+            self._loop.remove_writer(self.socket.fileno())
             if not self._room.done():
                 self._room.set_result(None)
 
@@ -352,7 +352,7 @@ class SocketLink:
             self._on_readable()
         if not self._is_watched and not self.closed.is_set():
             self._is_watched = True
-            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+            self._loop.add_reader(self.socket.fileno(), self._on_readable)
         try:
             return await ended
         except BaseException:
@@ -402,17 +402,17 @@ class SocketLink:
         if self._reader.has_more:
             # Bytes read ahead come before the end of the stream.
             self._is_watched = False
-            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_reader(self.socket.fileno())
             return
         try:
-            is_open = bool(self._socket.recv(1, socket.MSG_PEEK))
+            is_open = bool(self.socket.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
             return
         except OSError:
             is_open = False
         if is_open:
             self._is_watched = False
-            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_reader(self.socket.fileno())
         else:
             self.close()
 
@@ -425,11 +425,11 @@ class SocketLink:
         if self.closed.is_set():
             return error
         self.closed.set()
-        self._loop.remove_reader(self._socket.fileno())
-        self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
-        if self._comm is not None:
-            self._comm.abort()
+        self._loop.remove_reader(self.socket.fileno())
+        self._loop.remove_writer(self.socket.fileno())
+        self.socket.close()
+        if self.comm is not None:
+            self.comm.abort()
         self._on_frame = None
         for waiting in (self._ended, self._room):
             if waiting is not None and not waiting.done():

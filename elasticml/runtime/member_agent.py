@@ -89,7 +89,7 @@ class MemberAgent:
         #: The worker's context with the job's network, and after the welcome the job's threads.
         self.context = context
         self._store = store
-        self._driver = Peer(
+        self.driver = Peer(
             link,
             self._allocate,
             self._on_driver_frame,
@@ -110,7 +110,7 @@ class MemberAgent:
         self._n_members = 1
         self._transfers: ChunkTransport | None = None
         #: The training loop of an asynchronous job; None in a synchronous one.
-        self._async: AsyncMember | None = None
+        self.async_member: AsyncMember | None = None
         #: Fields that came with the current order; summaries of blocks that are to be reported.
         self._extras: Mapping[str, Any] = {}
         self._summaries: dict[int, Any] = {}
@@ -126,7 +126,7 @@ class MemberAgent:
 
     async def run(self) -> None:
         """Announce this member to the driver, serve it, and clean up."""
-        self._driver.tell(
+        self.driver.tell(
             {
                 "type": "Arrive",
                 "address": self.context.transport.address,
@@ -144,19 +144,19 @@ class MemberAgent:
             }
         )
         try:
-            await self._driver.run()
+            await self.driver.run()
         finally:
             self.close()
 
     def close(self) -> None:
         """Close all links; the chunks stay in the store."""
-        self._driver.close()
+        self.driver.close()
         if self.collective is not None:
             self.collective.close()
         if self._transfers is not None:
             self._transfers.close()
-        if self._async is not None:
-            self._async.close()
+        if self.async_member is not None:
+            self.async_member.close()
         if self._own_threads is not None:
             self._own_threads.close()
         for task in list(self._tasks):
@@ -180,8 +180,8 @@ class MemberAgent:
 
     def settle(self) -> None:
         """Wait in a thread until this member, which is closed, no longer uses its chunks."""
-        if self._async is not None:
-            self._async.join()
+        if self.async_member is not None:
+            self.async_member.join()
 
     def _spawn(self, work: Any, *sets: set[asyncio.Task[Any]]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -208,7 +208,7 @@ class MemberAgent:
             self._fail(error)
 
     def _tell_driver(self, event: ev.Event, **extras: Any) -> None:
-        self._driver.tell({**encode(event), **extras})
+        self.driver.tell({**encode(event), **extras})
 
     def _report(self, command: fx.Report) -> None:
         event = command.event
@@ -302,7 +302,7 @@ class MemberAgent:
     def _start_loop(self, solver: ReportSolver) -> None:
         collective, transfers = self._welcomed(), self._transfers
         assert transfers is not None
-        member = self._async = AsyncMember(
+        member = self.async_member = AsyncMember(
             collective.me,
             solver,
             # States are written once and read once: shared memory would save no copy.
@@ -348,7 +348,7 @@ class MemberAgent:
         transport = self._record.collective.transport
         hello = {"job": self.job, "key": self.key, "transport": transport}
         self.collective = CollectiveAgent(
-            machine, self._driver, hello, self.context, self.feed, self._fail
+            machine, self.driver, hello, self.context, self.feed, self._fail
         )
         self.collective.moved_bytes = lambda: transfers.sent_bytes
         name = self._record.algorithm_name
@@ -393,16 +393,16 @@ class MemberAgent:
                     limit_bytes=store.limit_bytes or 0,
                 )
             )
-        if self._async is not None:
-            self._async.own(owned)
+        if self.async_member is not None:
+            self.async_member.own(owned)
 
     def _update_peers(self, order: cmd.Peers) -> None:
-        if self._async is not None:
-            self._async.gossip.know(order)
+        if self.async_member is not None:
+            self.async_member.gossip.know(order)
 
     def _ask_peers(self, command: fx.AskPeers) -> None:
-        if self._async is not None:
-            self._async.gossip.ask()
+        if self.async_member is not None:
+            self.async_member.gossip.ask()
 
     def _dismiss(self, order: cmd.Dismiss) -> None:
         self.is_dismissed = order.is_final
@@ -570,10 +570,10 @@ class MemberAgent:
 
     async def accept_mail(self, link: Link) -> None:
         """Serve a link on which a peer sends its states."""
-        if self._async is None:
+        if self.async_member is None:
             link.close()
             return
-        await self._async.gossip.accept(link)
+        await self.async_member.gossip.accept(link)
 
     async def accept_chunks(self, link: Link) -> None:
         """Serve a link on which another member sends chunks."""

@@ -82,7 +82,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             )
         self._scheduler = scheduler
         #: Running and finished jobs, oldest first.
-        self._jobs: dict[str, DriverAgent | FinishedJob] = {}
+        self.known_jobs: dict[str, DriverAgent | FinishedJob] = {}
         self._finished = FinishedJobs(self._drop)
         #: What drives each running job.
         self._drives: dict[str, asyncio.Task[None]] = {}
@@ -90,7 +90,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._feeds: dict[str, PartitionFeed] = {}
         #: Objects of running jobs that workers cannot import, pickled.
         self._objects: dict[str, Mapping[str, bytes]] = {}
-        self._ready: set[str] = set()
+        self.ready: set[str] = set()
         #: Names of the workers that have announced themselves, and their memory limits.
         self._announced: dict[str, tuple[str, int]] = {}
         #: Set while no worker can serve.
@@ -119,7 +119,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._demand = DaskDemand(scheduler, self._states)
         self._retirements = Retirements(scheduler, self._board, self._states)
         transport_of(scheduler)
-        self._page = serve_page(scheduler, self._jobs)
+        self._page = serve_page(scheduler, self.known_jobs)
         loading = asyncio.ensure_future(self._register_worker_plugin())
         self._keep(loading)
         # A worker that is stopped does not answer; those that do announce themselves.
@@ -169,7 +169,7 @@ class ElasticmlScheduler(SchedulerPlugin):
     def _running(self) -> list[DriverAgent]:
         return [
             shell
-            for shell in self._jobs.values()
+            for shell in self.known_jobs.values()
             if isinstance(shell, DriverAgent) and not shell.ended.is_set()
         ]
 
@@ -195,8 +195,8 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     def _unready(self, worker: str) -> None:
         """Offer a worker to no job any more."""
-        self._ready.discard(worker)
-        if not self._ready:
+        self.ready.discard(worker)
+        if not self.ready:
             self._deserted.set()
 
     def _on_notice(self, notice: Notice) -> None:
@@ -208,7 +208,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         may_choose = len(running) == 1 and SCALER_EXTENSION in self._scheduler.extensions
         for shell in running:
             shell.feed(for_job(notice, may_choose))
-            if isinstance(notice, MarkLifted) and notice.address in self._ready:
+            if isinstance(notice, MarkLifted) and notice.address in self.ready:
                 # Its member may have been released, and the container not taken.
                 shell.invite(notice.address)
 
@@ -219,7 +219,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         check_notice([address], 0.0)
         if address not in self._scheduler.workers:
             return []  # it is gone meanwhile
-        self._ready.add(address)
+        self.ready.add(address)
         worker = self._scheduler.workers.get(address)
         if worker is not None:
             self._announced[address] = str(worker.name), worker.memory_limit or 0
@@ -285,7 +285,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             if claim is not None:
                 await asyncio.to_thread(claim.release)
             return {"error": error_to_dict(located(error, "the scheduler"))}
-        self._jobs[shell.job] = shell
+        self.known_jobs[shell.job] = shell
         if objects:
             self._objects[shell.job] = objects
         shell.driver_session.open(shell.now_s())
@@ -296,7 +296,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         if feed is not None:
             shell.feed(BlocksLocated(cause="Dask", holders=feed.holders()))
         self._drives[shell.job] = asyncio.get_running_loop().create_task(self._drive(shell))
-        for address in sorted(self._ready):
+        for address in sorted(self.ready):
             shell.invite(address)
         return {"job": shell.job}
 
@@ -351,25 +351,25 @@ class ElasticmlScheduler(SchedulerPlugin):
         if feed is not None:
             await feed.close()
         await shell.wind_down()
-        if self._jobs.get(job) is shell:
+        if self.known_jobs.get(job) is shell:
             finished = FinishedJob.of(shell.record, shell.driver_session, shell.now_s())
-            self._jobs[job] = finished
+            self.known_jobs[job] = finished
             self._finished.add(job, finished.nbytes)
         self._drives.pop(job, None)
         shell.dismantle()
 
     def _drop(self, job: str) -> None:
         """Forget a finished job."""
-        self._jobs.pop(job, None)
+        self.known_jobs.pop(job, None)
         self._finished.forget(job)
         self._page.forget(job)
 
     def _shell(self, job: str) -> DriverAgent | FinishedJob:
-        shell = self._jobs.get(job)
+        shell = self.known_jobs.get(job)
         if shell is None:
             raise ConfigError(
-                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; finished jobs are kept "
-                f"as long as the scheduler's Dask configuration says: {', '.join(KEYS)}",
+                f"no job {job!r} here, wanted one of {sorted(self.known_jobs)}; finished jobs are "
+                f"kept as long as the scheduler's Dask configuration says: {', '.join(KEYS)}",
                 reason=UNKNOWN_JOB,
             )
         return shell
@@ -403,7 +403,7 @@ class ElasticmlScheduler(SchedulerPlugin):
                 await _first(shell.grown, wait_s)
             if len(journal.story) > since:
                 await _first(ended, GATHERED_S)
-            now = self._jobs.get(job)
+            now = self.known_jobs.get(job)
             if now is not None:
                 state, error = now.state, now.error
         records = journal.story[since : since + POLLED_MAX]
@@ -455,7 +455,7 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     async def jobs(self) -> dict[str, Any]:
         """Return this scheduler's jobs by id, oldest first: their states and last figures."""
-        return {job: _figures(shell) for job, shell in self._jobs.items()}
+        return {job: _figures(shell) for job, shell in self.known_jobs.items()}
 
     async def demand(self) -> dict[str, Any]:
         """Return what the jobs ask of a client's cluster: nothing if the cluster has a scaler."""
@@ -466,7 +466,7 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     async def forget(self, job: str) -> dict[str, Any]:
         """Drop a finished job's results; cancel it first if it is running."""
-        shell, drive = self._jobs.get(job), self._drives.get(job)
+        shell, drive = self.known_jobs.get(job), self._drives.get(job)
         self._drop(job)
         if isinstance(shell, DriverAgent):
             shell.cancel()

@@ -245,12 +245,12 @@ class Network:
         who.backlog.clear()
         for port in list(who.ports):
             port.shut()
-            self.clock.after(self.detect_s, self._detect, port.peer)
+            self.clock.after(self.detect_s, self.detect, port.peer)
 
-    def _detect(self, port: Port) -> None:
+    def detect(self, port: Port) -> None:
         """Close an end whose peer has died, after the peer's last message."""
         if port.large_in_flight:
-            self.clock.after(self.detect_s, self._detect, port)
+            self.clock.after(self.detect_s, self.detect, port)
             return
         t_s = max(self.clock.now_s, port.last_arrival_s, port.owner.busy_until_s)
         self.clock.at(t_s, self.perform, port.owner, port.take, _CLOSED)

@@ -187,7 +187,7 @@ class VirtualAsyncLoop(AsyncLoop):
         for pause in turns:
             if pause is Pause.BATCH:
                 spent_s = time.perf_counter() - began_s
-                seconds = environment.batch_s(self._worker.slot, self.examples, spent_s)
+                seconds = environment.batch_s(self.worker.slot, self.examples, spent_s)
                 # A loop whose mini-batches take no time would never let time pass.
                 await Alarm(environment.loop, environment.loop.now_s + max(seconds, 1e-9))
             else:

@@ -98,8 +98,8 @@ class DisturbedNetwork(Network):
                 end.shut()
                 self.perform(end.owner, end.on_closed)
 
-    def _detect(self, port: Port) -> None:
+    def detect(self, port: Port) -> None:
         """Close an end whose peer has died; a partition delays this, too."""
         delay_s = self._delay_s(port.peer.owner, port.owner)
         port.last_arrival_s = max(port.last_arrival_s, self.clock.now_s + delay_s)
-        super()._detect(port)
+        super().detect(port)

@@ -28,7 +28,7 @@ from tests.play.plan import Plan
 from tests.play.processes import START_S_MAX, play_all
 from tests.play.worlds import disk_of, mounted_disk
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER: Final = 36
 #: For a program to start, and for a world to start and end.
 _WORLD_S_MAX: Final = 240.0
@@ -36,7 +36,7 @@ _WORLD_S_MAX: Final = 240.0
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ |+].*\n)*(.*)")
 #: Dask's workers leave it empty, or with the files of a killed one.
 _DASKS: Final = "dask-scratch-space"
-_OURS: Final = str(_ROOT / "elasticml")
+_OURS: Final = str(ROOT / "elasticml")
 _RAISING: Final = raising.__name__.replace(".", "/")
 
 
@@ -81,7 +81,7 @@ def _play_group(plans: Sequence[Plan], out: Path) -> tuple[list[dict[str, Any]],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, "TMPDIR": str(files), "PYTHONPATH": str(_ROOT)},
+                    env={**os.environ, "TMPDIR": str(files), "PYTHONPATH": str(ROOT)},
                 )
                 try:
                     code: object = program.wait(limit_s)

@@ -146,7 +146,7 @@ def test_a_newcomer_starts_from_a_peers_state():
     workers = simulation.world.workers.by_address.values()
     newest = max((w for w in workers if w.endpoint.is_alive), key=lambda w: w.me.incarnation)
     assert newest.me.incarnation == 2
-    loop = newest.agent._async._loop._worker
+    loop = newest.agent.async_member.loop.worker
     assert float(loop.state["mass"]) > 2.0 * loop.examples
 
 

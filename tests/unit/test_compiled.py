@@ -194,10 +194,10 @@ def test_the_digest_covers_every_imported_file(
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(compiled, "PACKAGE", tmp_path)
 
     def digest() -> str:
-        compiled._imports.cache_clear()
+        compiled.imports_of.cache_clear()
         compiled.source_digest.cache_clear()
         return compiled.source_digest(tmp_path / "a.py")
 

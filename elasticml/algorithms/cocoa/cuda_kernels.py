@@ -229,7 +229,7 @@ def compare(r: Any, before: Any, sums: Any) -> None:
 
 
 @cuda.jit
-def _touch(out: Any) -> None:
+def touch(out: Any) -> None:
     """Write a one."""
     if cuda.grid(1) == 0:
         out[0] = 1.0
@@ -244,7 +244,7 @@ def try_device() -> None:
         When it had no effect; numba raises its own errors for anything missing.
     """
     out = cuda.to_device(np.zeros(1))
-    _touch[_QUIET_BLOCKS, 1](out)
+    touch[_QUIET_BLOCKS, 1](out)
     if out.copy_to_host()[0] != 1.0:
         raise RuntimeError("a kernel ran without effect")
 

@@ -250,7 +250,7 @@ def fetch_alpha(rows: DeviceRows) -> None:
 
 
 #: Threads of a warp, which run in step.
-_WARP: Final = 32
+WARP: Final = 32
 #: Minimum values of a row per thread before a block gets more threads.
 _VALUES_PER_THREAD: Final = 4
 #: Active blocks of one warp for each multiprocessor of the device.
@@ -304,7 +304,7 @@ class CudaSolver:
         self._batches: list[tuple[Piece, ...]] = []
         #: All rows, if they fit on the device together.
         self._resident: DeviceRows | None = None
-        self._blocks, self._threads = 1, _WARP
+        self._blocks, self._threads = 1, WARP
         self._weight = 0.0
         self._damping = Damping()
 
@@ -481,7 +481,7 @@ class _Model:
 
 def threads_for(values_per_row: float) -> int:
     """Return the threads of a block: a warp, or more for long rows."""
-    threads = _WARP
+    threads = WARP
     while (
         2 * threads <= cuda_kernels.THREADS_MAX
         and values_per_row >= 2 * threads * _VALUES_PER_THREAD
@@ -492,7 +492,7 @@ def threads_for(values_per_row: float) -> int:
 
 def blocks_for(processors: int, threads: int) -> int:
     """Return the number of blocks that keeps a device's multiprocessors busy."""
-    return max(1, processors * _BLOCKS_PER_PROCESSOR * _WARP // threads)
+    return max(1, processors * _BLOCKS_PER_PROCESSOR * WARP // threads)
 
 
 def _processors() -> int:

@@ -39,7 +39,7 @@ _MAGIC: Final[tuple[tuple[bytes, Compression], ...]] = (
 #: Rough ratio of decompressed to compressed size; only chunk sizes depend on it.
 _EXPANSION: Final = {None: 1, "gzip": 4, "bzip2": 6, "xz": 6}
 #: Bytes per read from a decompressor; an error names the last line before the failed read.
-_READ_BYTES: Final = 2**18
+READ_BYTES: Final = 2**18
 #: Keys by which fsspec's file systems report a file's version, most reliable first.
 _VERSION_KEYS: Final = (
     *("ETag", "etag", "Content-MD5", "Digest", "sha"),
@@ -325,7 +325,7 @@ def _decompressed(path: str, compression: Compression, compressed_bytes: int) ->
         source = decompressor(raw, compression)
         while True:
             try:
-                part = source.read(_READ_BYTES)
+                part = source.read(READ_BYTES)
             except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
                 lines = line + sum(part.count(b"\n") for part in parts)
                 raise DataError(

@@ -440,7 +440,7 @@ def _parquet_tables(at: FileBlock, names: Sequence[str]) -> Iterator[tuple[Any, 
             return
         start = 0
         for batch in file.iter_batches(
-            _BATCH_ROWS, row_groups=[group], columns=list(names), use_threads=False
+            BATCH_ROWS, row_groups=[group], columns=list(names), use_threads=False
         ):
             low, start = max(first, start), start + batch.num_rows
             if low < min(start, stop):
@@ -458,13 +458,13 @@ def _group_starts(meta: Any) -> list[int]:
 
 
 #: Bytes of the numbers of a row group that are read at once, unless a batch has more.
-_PIECE_BYTES: Final = 64 << 20
+PIECE_BYTES: Final = 64 << 20
 #: Row groups may expand this many times as much as other compressed data.
 _ROW_GROUP_FACTOR: Final = 8
 #: Parquet files whose footers are read at the same time.
 _FOOTERS_AT_ONCE: Final = 16
 #: Rows that are predicted at once.
-_BATCH_ROWS: Final = 65_536
+BATCH_ROWS: Final = 65_536
 
 
 def feature_tables(
@@ -510,7 +510,7 @@ def _feature_tables(
         # In one pass: a piece of a row group would decode the rows before it again.
         with _open_parquet(path) as opened:
             at = 0
-            for batch in opened.iter_batches(_BATCH_ROWS, columns=used, use_threads=False):
+            for batch in opened.iter_batches(BATCH_ROWS, columns=used, use_threads=False):
                 start, at = at, at + batch.num_rows
                 yield pyarrow.Table.from_batches([batch]), functools.partial(_row_from, start)
         return
@@ -550,8 +550,8 @@ def _pieces(file: DataFile) -> list[FileBlock]:
     pieces = []
     for n, start in zip(rows, starts, strict=True):
         # A decoded row group is larger than its file, and a piece decodes those before it.
-        count = -(-n * width // _PIECE_BYTES) or 1
-        most = -(-n // count // _BATCH_ROWS) * _BATCH_ROWS or 1
+        count = -(-n * width // PIECE_BYTES) or 1
+        most = -(-n // count // BATCH_ROWS) * BATCH_ROWS or 1
         for first in range(0, max(n, 1), most):
             size = min(most, n - first)
             pieces.append(

@@ -14,7 +14,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from elasticml.data.storage.hadoop_http import HttpResponse, ask
 
 #: Seconds between attempts to reach a name node; a read tries as many further data nodes.
-_PAUSES_S: Final = (0.2, 1.0)
+PAUSES_S: Final = (0.2, 1.0)
 #: Smallest and largest read-ahead of sequential reads.
 _AHEAD_BYTES_MIN: Final = 64 * 2**10
 _AHEAD_BYTES_MAX: Final = 8 * 2**20
@@ -99,7 +99,7 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
             try:
                 return self._checked(ask("GET", location), path).body
             except (ConnectionError, TimeoutError):
-                if len(unreachable) == len(_PAUSES_S):
+                if len(unreachable) == len(PAUSES_S):
                     raise
                 unreachable.append(urlsplit(location).netloc)
 
@@ -178,7 +178,7 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _call(self, method: str, path: str, operation: str, **more: Any) -> HttpResponse:
         """Call the active name node; on failure try all name nodes, a few times."""
         query = urlencode({"op": operation, **more, **self._who})
-        for pause_s in (*_PAUSES_S, None):
+        for pause_s in (*PAUSES_S, None):
             failure: OSError | None = None
             for address in (self._active, *(a for a in self.addresses if a != self._active)):
                 url = f"{address}/webhdfs/v1{quote(path)}?{query}"

@@ -67,7 +67,7 @@ class AsyncLoop:
     """
 
     def __init__(self, worker: WorkerLoop, context: LoopContext) -> None:
-        self._worker = worker
+        self.worker = worker
         self._context = context
         self._requests: deque[tuple[Future[Any], Callable[[WorkerLoop], Any]]] = deque()
         self._wake = threading.Event()
@@ -126,7 +126,7 @@ class AsyncLoop:
         try:
             while True:
                 self._serve()
-                if self._stops or not self._worker.is_due():
+                if self._stops or not self.worker.is_due():
                     self._report_end()
                     yield Pause.REQUEST
                 else:
@@ -139,7 +139,7 @@ class AsyncLoop:
         self._refuse()
 
     def _step(self) -> Iterator[Pause]:
-        worker, context = self._worker, self._context
+        worker, context = self.worker, self._context
         self._has_reported_end = False
         began_cpu_s = context.slowness.begin()
         self.examples = worker.step()
@@ -153,7 +153,7 @@ class AsyncLoop:
             worker.adapt(fill, context.clock() - self._began_s)
 
     def _post(self) -> Iterator[Pause]:
-        worker, send_queue = self._worker, self._context.send_queue
+        worker, send_queue = self.worker, self._context.send_queue
         if not send_queue.has_room():
             if self._context.newest:
                 # Once there is room, the newest state is sent, after the next mini-batch.
@@ -176,7 +176,7 @@ class AsyncLoop:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(action(self._worker))
+                future.set_result(action(self.worker))
             except _Left:
                 raise
             except BaseException as error:
@@ -184,7 +184,7 @@ class AsyncLoop:
                 raise
 
     def _report_end(self) -> None:
-        if not self._stops and not self._has_reported_end and self._worker.has_ended():
+        if not self._stops and not self._has_reported_end and self.worker.has_ended():
             self._has_reported_end = True
             self._context.on_ended()
 

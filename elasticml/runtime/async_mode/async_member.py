@@ -81,7 +81,7 @@ class AsyncMember:
         send_queue = SendQueue(plan.queue, lambda: self._later(self.gossip.pump))
         self.gossip.send_queue = send_queue
         ended = ev.LoopEnded(cause=f"member {me}", member=me)
-        self._loop = context.make_loop(
+        self.loop = context.make_loop(
             WorkerLoop(plan, seed=seed, slot=me.slot),
             LoopContext(
                 mailbox=self.mailbox,
@@ -102,7 +102,7 @@ class AsyncMember:
         self._reported = (0, 0)
         self._is_stopping = False
         solver.running = self
-        self._loop.start()
+        self.loop.start()
 
     def _later(self, action: Callable[..., None], *args: Any) -> None:
         """Run an action on the event loop; may be called from any thread."""
@@ -118,7 +118,7 @@ class AsyncMember:
 
     def own(self, chunks: Sequence[Chunk]) -> None:
         """Train on these chunks from now on."""
-        self._loop.request(lambda worker: worker.own(chunks))
+        self.loop.request(lambda worker: worker.own(chunks))
 
     def _begun(self) -> None:
         self._feed(fx.StateBegun())
@@ -127,12 +127,12 @@ class AsyncMember:
     def close(self) -> None:
         """Close all links; the thread ends after its current mini-batch."""
         self._is_closed = True
-        self._loop.end()
+        self.loop.end()
         self.gossip.close()
 
     def join(self) -> None:
         """Wait for the loop's end."""
-        self._loop.join()
+        self.loop.join()
 
     # --- for gossip -----------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class AsyncMember:
                 vector = pack_message(Mail(arrays=whole), self.shapes)
             self._later(give, vector)
 
-        self._loop.request(copy)
+        self.loop.request(copy)
 
     def begin(self, mail: Mail) -> None:
         """Start from a peer's state unless the loop has a state already."""
@@ -155,17 +155,17 @@ class AsyncMember:
             if worker.state is None:
                 worker.begin(mail.arrays)
 
-        self._loop.request(begin)
+        self.loop.request(begin)
 
     # --- for reports, in the compute thread -----------------------------------------------------
 
     def standing(self, start: Mapping[str, NDArray[np.float64]], begin: bool) -> LoopReport:
         """Report the loop's state; see ``RunningLoop`` in async_sgd/report_ops.py."""
         if begin:
-            self._loop.request(lambda worker: worker.begin(start)).result()
+            self.loop.request(lambda worker: worker.begin(start)).result()
             self._later(self._begun)
         timeout_s = None if self._is_stopping else REPORT_S
-        future = self._loop.request(lambda worker: self._report(worker, start))
+        future = self.loop.request(lambda worker: self._report(worker, start))
         try:
             report: LoopReport = future.result(timeout_s)
         except Late:
@@ -211,9 +211,9 @@ class AsyncMember:
 
     def limit(self, passes: float) -> None:
         """Stop after a number of passes."""
-        self._loop.request(lambda worker: worker.limit(passes))
+        self.loop.request(lambda worker: worker.limit(passes))
 
     def stop(self) -> None:
         """Stop for good."""
         self._is_stopping = True
-        self._loop.stop()
+        self.loop.stop()

@@ -30,7 +30,7 @@ async def close_scheduler(there, near, far) -> None:
 
 
 async def abort_comm(there, near, far) -> None:
-    far._comm.abort()
+    far.comm.abort()
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
@@ -50,13 +50,13 @@ async def test_the_end_of_a_server_or_of_its_comm_ends_a_link_that_is_read_or_no
 async def test_foreign_bytes_and_messages_are_protocol_errors_and_close_the_link():
     async with servers() as there:
         near, far = await pair(there)
-        near._socket.sendall(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
+        near.socket.sendall(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
         with pytest.raises(RemoteProtocolError, match="another version"):
             await far.receive(fresh)
         assert far.closed.is_set()
     async with servers("inproc") as there:
         near, far = await pair(there, "auto")
-        await near._comm.write({"op": "identity"})
+        await near.comm.write({"op": "identity"})
         with pytest.raises(RemoteProtocolError, match="wanted a frame"):
             await far.receive(fresh)
         assert far.closed.is_set()
@@ -125,7 +125,7 @@ async def test_long_vectors_are_segmented_between_hosts_and_not_within_one(choic
 
 async def test_processes_that_cannot_share_memory_use_streams_and_say_why_once(caplog):
     async with servers() as there:
-        transport_of(there.scheduler)._pool.stop("there is no memory to share")
+        transport_of(there.scheduler).pool.stop("there is no memory to share")
         with caplog.at_level(logging.INFO, logger=dask_transport.__name__):
             kinds = [type((await pair(there, "auto"))[0]) for _ in range(2)]
         assert kinds == [SocketLink, SocketLink]
@@ -140,7 +140,7 @@ async def test_processes_that_cannot_share_memory_use_streams_and_say_why_once(c
 async def test_sharing_ends_only_when_the_peers_memory_cannot_be_read_at_all(is_probe_there):
     async with servers() as there:
         near, far = await pair(there, "shm")
-        pools = [transport_of(server)._pool for server in (there.workers[0], there.scheduler)]
+        pools = [transport_of(server).pool for server in (there.workers[0], there.scheduler)]
         vector = pools[0].take(8 * 47_028)
         shut = [pools[0].lease_of(memoryview(vector)).slot.fd]
         if not is_probe_there:

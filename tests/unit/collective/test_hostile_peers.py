@@ -253,7 +253,7 @@ async def test_a_long_loan_is_refused_before_memory_is_taken() -> None:
     async with servers() as there:
         near, far = await pair(there, "shm")
         payload = memoryview(np.zeros(LOAN_FRAME_BYTES_MAX // 8 + 1))
-        await near._inner.send(Frame(kind=Kind.RETURN, prefix={}, payload=payload, shared=True))
+        await near.inner.send(Frame(kind=Kind.RETURN, prefix={}, payload=payload, shared=True))
         with pytest.raises(RemoteProtocolError, match="sent a loan of"):
             await far.receive(fresh)
         with pytest.raises(LinkClosedError):

@@ -100,7 +100,7 @@ async def test_slot_closed_before_it_was_opened_is_a_closed_link():
 
 def mapped_slots(there, way: str) -> list[int]:
     """Numbers of the slots that a link's end has mapped."""
-    return sorted(struct.unpack("<16sQ", whose)[1] for whose in there.ends[way]._maps)
+    return sorted(struct.unpack("<16sQ", whose)[1] for whose in there.ends[way].maps)
 
 
 async def test_mapped_bytes_stay_within_the_limit_of_a_process(monkeypatch):

@@ -121,7 +121,7 @@ def run_program(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     """Run a program in place of the one that plays; return what is wrong."""
     (folder / "program.py").write_text(text)
     monkeypatch.setattr(process_campaign, "__name__", "program")
-    monkeypatch.setattr(process_campaign, "_ROOT", folder)
+    monkeypatch.setattr(process_campaign, "ROOT", folder)
     monkeypatch.setattr(process_campaign, "Leftovers", partial(Leftovers, patience_s=0.0))
     plan = replace(draw_raising()[0], rules={"ends": 0.0})
     (verdict,) = judge_groups([[plan]], folder)

@@ -112,7 +112,7 @@ def test_what_a_member_may_not_say_fences_it_alone(what: str) -> None:
             prefix=frame.prefix,
             payload=frame.payload,
         )
-    job.world.loop.after(0.0, liar.process.enter, liar.agent._driver.send, frame)
+    job.world.loop.after(0.0, liar.process.enter, liar.agent.driver.send, frame)
     job.end()
     assert job.agent.state == "done", job.agent.error
     lost = job.events("MemberLost")

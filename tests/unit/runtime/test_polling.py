@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from elasticml.jobs.handle import Handle, story_batches
+from elasticml.jobs.handle import Handle
 from elasticml.protocol.job_record import job_record
 from elasticml.report.status import JobStatus
 from elasticml.runtime import scheduler_plugin
@@ -16,24 +17,25 @@ from elasticml.story.records import MemberSpare
 from tests.sim.small_jobs import VirtualJob, toy_job
 
 
-class LocalHandle(Handle):
-    """Polls a plugin of this process."""
+class LocalClient:
+    """Asks a plugin of this process."""
 
-    def __init__(self, plugin: ElasticmlScheduler, job: str) -> None:
-        super().__init__(None, job, job_record({}))  # type: ignore[arg-type]
-        self.plugin = plugin
+    status = "running"
 
-    def _ask(self, handler: str, **arguments: Any) -> Any:
-        return asyncio.run(self.plugin.poll(self.job_id, **arguments))
+    def __init__(self, plugin: ElasticmlScheduler) -> None:
+        self.scheduler = SimpleNamespace(em_poll=plugin.poll)
+
+    def sync(self, ask: Any, *arguments: Any) -> Any:
+        return asyncio.run(ask(*arguments))
 
 
 def test_long_story_comes_in_parts_and_its_status_is_the_last(monkeypatch):
     monkeypatch.setattr(scheduler_plugin, "POLLED_MAX", 7)
     shell = VirtualJob(toy_job()).end().agent
     plugin = ElasticmlScheduler()
-    plugin._jobs = {shell.job: shell}
-    handle = LocalHandle(plugin, shell.job)
-    batches = list(story_batches(lambda n: handle._ask("em_poll", since=n), 0))
+    plugin.known_jobs = {shell.job: shell}
+    handle = Handle(LocalClient(plugin), shell.job, job_record({}))
+    batches = list(handle.batches())
     assert {len(batch) for batch in batches[:-2]} == {7}
     story = [record for batch in batches for record in batch]
     assert shell.journal.story == story
@@ -46,7 +48,7 @@ def test_long_story_comes_in_parts_and_its_status_is_the_last(monkeypatch):
 @pytest.mark.parametrize("since", [0, 5])
 def test_request_for_an_unknown_job_is_an_error(since):
     plugin = ElasticmlScheduler()
-    plugin._jobs = {}
+    plugin.known_jobs = {}
     answer = asyncio.run(plugin.poll("nobody", since=since))
     assert "no job 'nobody' here" in answer["error"]["message"]
     assert (answer["records"], answer["next"], answer["told"]) == ([], since, since)
@@ -58,7 +60,7 @@ def test_records_that_arrive_meanwhile_are_in_one_answer(monkeypatch):
 
     async def asked() -> list[dict[str, Any]]:
         shell, plugin = VirtualJob(toy_job()).agent, ElasticmlScheduler()
-        plugin._jobs = {shell.job: shell}
+        plugin.known_jobs = {shell.job: shell}
         answer = asyncio.ensure_future(plugin.poll(shell.job, wait_s=3600.0))
         for member in ("0.1", "1.1"):
             for _ in range(20):  # turns of the loop, so that an answer could be sent

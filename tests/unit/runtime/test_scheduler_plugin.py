@@ -49,7 +49,7 @@ async def test_only_workers_announce_themselves() -> None:
         for wrong in ({"address": 7, "grace_s": 1.0}, {"address": "w", "grace_s": "soon"}):
             with pytest.raises(ConfigError):
                 await client.scheduler.em_stopping(**wrong)
-        assert plugin._ready <= set(cluster.scheduler.workers)
+        assert plugin.ready <= set(cluster.scheduler.workers)
 
 
 @pytest.mark.asyncio

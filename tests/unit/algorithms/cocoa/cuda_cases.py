@@ -193,7 +193,7 @@ def test_there_are_as_many_groups_as_devices_unless_the_job_says_otherwise() -> 
 
 def test_a_device_that_fails_to_compute_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not_cuda() is None
-    monkeypatch.setattr(cuda_kernels, "_touch", defaultdict(lambda: lambda out: None))
+    monkeypatch.setattr(cuda_kernels, "touch", defaultdict(lambda: lambda out: None))
     assert why_not_cuda() == "numba cannot compute on it: a kernel ran without effect"
     assert device_of("auto", AUTO_VALUES_MIN) == "cpu"
     with pytest.raises(ConfigError, match=r"cannot use .numba cannot compute on it: a kernel"):
@@ -211,7 +211,7 @@ Y = np.sign(X @ RNG.normal(size=4) + 0.1 * RNG.normal(size=48))
 @pytest.fixture
 def _small_warps(monkeypatch: pytest.MonkeyPatch) -> None:
     # Python threads are slow: four per block show the same as a warp.
-    monkeypatch.setattr(cuda_solver, "_WARP", 4)
+    monkeypatch.setattr(cuda_solver, "WARP", 4)
 
 
 def record(device: str, loss: str = "hinge", **more: Any) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_auto_uses_a_gpu_only_for_many_values(monkeypatch: pytest.MonkeyPatch) -
 def test_a_device_is_opened_by_the_first_pass_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device_selection, "_why_no_driver", lambda: None)
+    monkeypatch.setattr(device_selection.config, "ENABLE_CUDASIM", True)
     monkeypatch.setattr(device_selection, "why_not_cuda", lambda: "it is on strike")
     ((chunk,),) = split_rows(np.eye(2), np.array([1.0, -1.0]), 1, chunk_rows=2)
     solver = CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts_of([chunk]))

@@ -124,7 +124,7 @@ def block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Cut files into blocks of ``size`` bytes, and read them in small pieces."""
     for module in (arrays, files, images):
         monkeypatch.setattr(module, "BLOCK_BYTES", size)
-    monkeypatch.setattr(files, "_READ_BYTES", 50)
+    monkeypatch.setattr(files, "READ_BYTES", 50)
 
 
 def everything(source: Source) -> np.ndarray:

@@ -93,8 +93,8 @@ def test_a_large_row_group_is_read_in_pieces(
     X = np.arange(750.0).reshape(250, 3)
     columns = {"y": np.arange(250.0), **{f"x{k}": X[:, k] for k in range(3)}}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=120)
-    monkeypatch.setattr(tabular, "_BATCH_ROWS", batch_rows)
-    monkeypatch.setattr(tabular, "_PIECE_BYTES", 30 * 4 * 8)
+    monkeypatch.setattr(tabular, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(tabular, "PIECE_BYTES", 30 * 4 * 8)
     data = read_parquet(str(tmp_path / "a.parquet"), "y")
     pieces = [32, 32, 32, 24] if batch_rows == 16 else [37, 37, 37, 9]
     assert [block.rows for block in data.blocks()] == [*pieces, *pieces, 10]

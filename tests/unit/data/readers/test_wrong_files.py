@@ -100,7 +100,7 @@ def test_a_line_or_a_cell_without_end_is_refused_and_cut(tmp_path, monkeypatch) 
     assert len(refused(source, "a.csv, line 3, column 'a': value is '1")) < 500
     for module in (files, untrusted_files):
         monkeypatch.setattr(module, "LINE_BYTES_MAX", 1000)
-    monkeypatch.setattr(files, "_READ_BYTES", 256)
+    monkeypatch.setattr(files, "READ_BYTES", 256)
     monkeypatch.setattr(files, "BLOCK_BYTES", 600)
     good, long = b"1 1:2\n" * 200, b"1 " + b"1:2 " * 1000
     (tmp_path / "a.svm").write_bytes(good + long)

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -205,7 +206,7 @@ SECURITY = "org.apache.hadoop.security.AccessControlException"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhdfs, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(webhdfs, "PAUSES_S", (0.0, 0.0))
 
 
 def failing(status: int, **exception: str) -> Any:
@@ -302,7 +303,13 @@ def test_errors_of_servers_are_one_line_with_a_remedy(
 
 
 def test_an_authenticated_client_sends_the_cookie(monkeypatch) -> None:
-    monkeypatch.setattr(hadoop_http, "_ticket", lambda host: "ticket")
+    context = SimpleNamespace(step=lambda: b"ticket")
+    gssapi = SimpleNamespace(
+        Name=lambda *name: name,
+        NameType=SimpleNamespace(hostbased_service="service"),
+        SecurityContext=lambda **asked: context,
+    )
+    monkeypatch.setitem(sys.modules, "gssapi", gssapi)
     seen: list[Any] = []
 
     def answer(method: str, path: str, headers: Any, body: bytes) -> Any:
@@ -313,4 +320,4 @@ def test_an_authenticated_client_sends_the_cookie(monkeypatch) -> None:
 
     with serving(answer) as url:
         assert [hadoop_http.ask("GET", url).status for _ in range(2)] == [200, 200]
-    assert seen == [(None, None), ("Negotiate ticket", None), (None, "hadoop.auth=signed")]
+    assert seen == [(None, None), ("Negotiate dGlja2V0", None), (None, "hadoop.auth=signed")]
