@@ -59,6 +59,14 @@ def test_messages_sent_before_a_death_arrive_and_the_rest_do_not():
     assert net.run() == [(3.0, "b", "whole"), (8.0, "b", "closed")]
 
 
+def test_a_close_arrives_after_what_was_sent():
+    net = Net()
+    port = net.link(Endpoint("a"), Endpoint("b"))[0]
+    port.send("last", 1000)
+    port.close()
+    assert net.run() == [(2.0, "b", "last"), (2.0, "b", "closed")]
+
+
 def test_a_paused_process_catches_up_in_order():
     net = Net()
     paused = Endpoint("b")

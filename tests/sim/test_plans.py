@@ -110,6 +110,14 @@ def test_sums_stay_exact_under_every_kind_of_fault():
     assert verdict.member_seconds > 15.0 * ROUND_S
 
 
+@pytest.mark.parametrize("phase", ["load", "broadcast", "compute", "reduce"])
+def test_a_fault_within_a_round_hits_its_member_alone(phase):
+    fault = Fault(kind="phase", at=0.0 if phase == "load" else 3.0, who=(1,), phase=phase)
+    plan = exact_sums(fault)
+    found = judge(replace(plan, rules={**RULES, "hits": 1, "lost": "closed"}))
+    assert (found.violations, found.hits) == ([], ["phase"])
+
+
 # Batch gradient descent, CoCoA, primal CoCoA and asynchronous SGD.
 @pytest.mark.parametrize("seed", [2, 23, 48, 52])
 def test_a_drawn_plan_violates_no_rule(seed):

@@ -1,13 +1,19 @@
 """Files that a submission leaves at the path of the run."""
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
 pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
 from elasticml.clusters.yarn.jobs.applications import Application, check_result
-from elasticml.clusters.yarn.jobs.submit import SubmissionPlan, make_spec, submit_plan
+from elasticml.clusters.yarn.jobs.submit import (
+    SubmissionPlan,
+    make_spec,
+    plan_submission,
+    submit_plan,
+)
 from elasticml.clusters.yarn.yarn_client import YarnCallError
 from elasticml.data.storage import filesystem
 from elasticml.data.storage.hadoop_sites import HadoopConf
@@ -15,6 +21,7 @@ from elasticml.errors import ConfigError, SubmissionError
 from elasticml.protocol.job_record import job_record
 from elasticml.specification.sections import YarnContainers
 from tests.fake_yarn import FakeYarn
+from tests.http_server import closed_url
 
 LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})
 APPLICATION = "application_1_0001"
@@ -30,6 +37,23 @@ def plan(tmp_path, monkeypatch):
     place = f"memory://submissions-{tmp_path.name}/run"
     spec = make_spec(cluster, "job")
     return SubmissionPlan(name="job", cluster=cluster, conf=LOCAL, spec=spec, place=place)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_keytab_must_exist_before_the_resource_manager_is_asked(
+    plan, tmp_path, monkeypatch, is_there
+):
+    keytab = tmp_path / "me.keytab"
+    if is_there:
+        keytab.touch()
+    sites = "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+    sites += f"<value>{closed_url().removeprefix('http://')}</value></property></configuration>"
+    (tmp_path / "yarn-site.xml").write_text(sites)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    cluster = plan.cluster.model_copy(update={"keytab": str(keytab), "principal": "me@X.ORG"})
+    wanted = (SubmissionError, "does not answer") if is_there else (ConfigError, "there is no file")
+    with pytest.raises(wanted[0], match=wanted[1]):
+        plan_submission(cluster, "job", datetime(2026, 1, 1))
 
 
 def test_the_output_path_of_a_waiting_job_is_reserved(plan):
