@@ -89,6 +89,12 @@ def test_a_move_that_breaks_the_protocol_stays_with_its_giver_and_copies_go_on()
     assert isinstance(sending, fx.SendCopy)
 
 
+def test_driver_is_notified_once_that_chunks_are_on_disk():
+    member, event = Member(ME), ev.WentOutOfCore(member=ME, nbytes=9, limit_bytes=5)
+    assert member.handle(event, 0.0) == [fx.Report(event=event)]
+    assert member.handle(event, 0.0) == []
+
+
 # --- copies -----------------------------------------------------------------------------------
 
 RATE, NBYTES = 1000.0, 100
