@@ -44,6 +44,15 @@ def partial(sender: MemberId, *others: MemberId, exchange: int = 1, handle: int 
     )
 
 
+def test_partial_whose_contributors_are_all_counted_is_refused_whole():
+    node = member([A, B])
+    node.begin(ExchangeId(1), keep=False)
+    node.partial(partial(A, C))
+    for again in (partial(A, C, handle=7), partial(A, handle=7)):
+        assert node.partial(again) == [Refuse(exchange=ExchangeId(1), sender=A, handle=7)]
+    assert node.refused == 2
+
+
 def test_member_that_returns_to_the_tree_attaches_to_the_same_parent_again():
     # It had no chunks for a round: its parent had removed it, and waited for it for ever.
     node = member()
