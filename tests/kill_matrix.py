@@ -275,6 +275,10 @@ class Journal:
         """Keep the order of the command."""
         items.sort(key=lambda item: self.order.get(item.nodeid, 0))
 
+    def pytest_collection_finish(self) -> None:
+        """Record what a file calls while it is imported for all of its tests."""
+        self.write("", 0.0, True, sorted(called))
+
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
         """Record what a fixture of many tests calls for all tests of the file."""
