@@ -34,14 +34,18 @@ def test_it_finds_clusters(init, dtype):
     assert np.array_equal(distances.argmin(axis=1), model.labels_)
 
 
-def test_sparse_rows_give_the_result_of_dense_ones():
+def test_sparse_rows_give_the_result_of_dense_ones_also_where_a_value_is_stored_in_parts():
     X, _ = blobs()
     X[np.abs(X) < 3.0] = 0.0
     # The local search of k-means++ looks at 2,000 rows of either.
     dense = em.KMeans(5, random_state=1).fit(X)
-    sparse = em.KMeans(5, random_state=1).fit(sp.csr_matrix(X))
-    assert np.array_equal(dense.labels_, sparse.labels_)
-    np.testing.assert_allclose(sparse.cluster_centers_, dense.cluster_centers_, rtol=1e-9)
+    rows = sp.csr_matrix(X)
+    halves = np.repeat(rows.data / 2.0, 2), np.repeat(rows.indices, 2), 2 * rows.indptr
+    for stored in (rows, sp.csr_matrix(halves, X.shape)):
+        sparse = em.KMeans(5, random_state=1).fit(stored)
+        assert np.array_equal(dense.labels_, sparse.labels_)
+        np.testing.assert_allclose(sparse.cluster_centers_, dense.cluster_centers_, rtol=1e-9)
+        assert sparse.inertia_ == pytest.approx(dense.inertia_, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])

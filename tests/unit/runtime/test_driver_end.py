@@ -112,6 +112,8 @@ def test_nothing_of_a_job_that_has_ended_is_left_but_its_results(is_cancelled):
         winding = loop.create_task(agent.wind_down())
         loop.run(loop.now_s + 60.0)
         assert winding.done()
+        workers = job.world.workers.by_address.values()
+        assert all(task.done() for worker in workers for task in worker.endpoint.tasks)
         agent.dismantle()
         assert [ref() for ref in left if ref() is not None] == []
     finally:
