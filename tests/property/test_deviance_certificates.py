@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
 from elasticml.algorithms.base import Exchange, Resume
 from elasticml.algorithms.batch_gradient.certificate import LowerBound, lower_bound_for
 from elasticml.algorithms.scaling import Columns
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 from elasticml.specification.algorithms import BatchGradient
-from tests.serial_world import World, split_rows
 
 ROWS, D = 40, 3
 
@@ -179,41 +177,3 @@ def test_a_checkpoint_keeps_the_bound_and_the_constants_of_the_data() -> None:
             next(again)
         assert end.value.value == bound
     assert bound.value > 0.0
-
-
-MEMBERS = 4
-
-
-@pytest.mark.parametrize(("classes", "offset"), [(2, None), (2, 1), (3, None)])
-def test_logistic_jobs_certify_several_classes_and_an_offset(
-    classes: int, offset: int | None
-) -> None:
-    rng = np.random.default_rng(classes)
-    X, l2 = rng.normal(size=(60, D)) * [1.0, 2.0, 5.0] + [0.0, 1.0, 20.0], 0.05
-    codes = np.digitize(X @ [1.0, 0.3, 0.1] + rng.normal(size=60), [2.0, 3.0][: classes - 1])
-    weights = rng.uniform(0.5, 2.0, 60)
-    section = {"loss": "logistic", "l2": l2, "intercept": True, "penalise": "raw"}
-    run = World(
-        settings={**section, "scale": "standard", "tolerance": 1e-11, "offset": offset},
-        parts=split_rows(X, codes.astype(float), MEMBERS, weights=weights, chunk_rows=4),
-    ).run(100)
-
-    def value(flat: np.ndarray) -> float:
-        W = flat.reshape(-1, D + 1).copy()
-        squares = (W[:, :D] ** 2).sum(axis=0)
-        if offset is not None:
-            W[0, offset], squares[offset] = 1.0, 0.0
-        z = X @ W[:, :D].T + W[:, D]
-        z = z if classes > 2 else np.column_stack([0.0 * z, z])
-        losses = np.logaddexp.reduce(z, axis=1) - z[np.arange(60), codes]
-        return float(np.average(losses, weights=weights) + 0.5 * l2 * squares.sum())
-
-    least = minimize(value, np.zeros((classes if classes > 2 else 1) * (D + 1)), tol=1e-12).fun
-    for row in run.rows:
-        assert row.gap is not None
-        assert row.objective is not None
-        assert row.gap >= row.objective - least - 1e-10
-    assert run.model.gap is not None
-    assert run.model.gap <= 1e-8
-    assert run.model.objective is not None
-    assert abs(run.model.objective - least) <= 1e-7

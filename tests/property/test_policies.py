@@ -134,7 +134,7 @@ def test_no_member_is_emptied_that_is_neither_released_nor_slow(view, name):
         assert is_slow or bool(view.chunks.of(m.id)) >= bool(before[m.id])
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 50), min_size=4, max_size=24),
     st.integers(1, 3),

@@ -42,6 +42,13 @@ def test_columns_of_very_unequal_size_are_no_obstacle():
     np.testing.assert_allclose(model.coef_ * sizes, 1.0, rtol=1e-2)
 
 
+def test_sparse_columns_that_hardly_vary_next_to_their_mean_have_the_model_of_dense_ones():
+    X, y = tall()
+    X = np.column_stack([np.where(X > 2.0, X, 0.0), 1e7 + y])
+    sparse, dense = (em.Ridge(0.1).fit(make(X), y).coef_ for make in (sp.csr_array, np.asarray))
+    np.testing.assert_allclose(sparse, dense, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     "model",
     [em.Lasso(1e-3, max_iter=10_000), em.LogisticRegression(C=0.5, l1_ratio=1.0, tol=1e-10)],

@@ -83,12 +83,6 @@ def test_predictions_that_lose_to_a_constant_are_a_note(objective, train, loss, 
     assert [note[: len(warning or "")] for note in notes] == ([warning] if warning else [])
 
 
-def test_scores_of_fewer_rows_than_there_are_have_a_note():
-    history = [{"round": 0}, {"round": 1, "test_accuracy": 0.5, "test_rows": 7}]
-    notes = result_of(answer(history=history))[0].summary["notes"]
-    assert any("the test scores are of 7 rows: the others were lost" in note for note in notes)
-
-
 def test_the_best_constant_of_each_kind_of_loss():
     def least(y, **section):
         facts = merge_summaries([from_arrays(np.zeros((len(y), 1)), y).survey(0)])

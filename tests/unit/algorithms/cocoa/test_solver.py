@@ -6,12 +6,10 @@ import copy
 from typing import Any
 
 import numpy as np
-import pytest
 
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.errors import LocalProtocolError
 from elasticml.ids import ExchangeId
 from elasticml.protocol.events import ExchangeHeader
 from tests.serial_world import facts_of, split_rows
@@ -104,12 +102,6 @@ def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -
     ask(solver, chunks[:2], "certify", v, serial=8, **{**settings, "settle": 7})
     margins = chunks[1].labels * (chunks[1].values @ v)
     np.testing.assert_array_equal(chunks[1].state["alpha"], (margins < 1.0) * 1.0)
-
-
-def test_an_unknown_operation_is_a_protocol_error() -> None:
-    solver, chunks = make()
-    with pytest.raises(LocalProtocolError, match="asks for 'gradient', wanted one of pass"):
-        ask(solver, chunks, "gradient", ZERO)
 
 
 # --- scaled rows ----------------------------------------------------------------------------------

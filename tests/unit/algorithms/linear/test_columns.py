@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 import elasticml as em
+from elasticml.algorithms.linear import gram
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 from elasticml.algorithms.linear.gram_descent import SWEEPS, descend
@@ -163,6 +164,12 @@ def test_a_model_is_the_same_in_every_order_of_rows(model):
 
 
 # --- sparse ---------------------------------------------------------------------------------------
+
+
+def test_dense_blocks_are_used_for_full_columns_and_not_for_nearly_empty_ones():
+    indptr, columns = np.array([0, 1000, 2000, 2010, 2020], np.int32), np.arange(4)
+    assert gram.pays(indptr, 1000, columns[:2], columns[:2])
+    assert not gram.pays(indptr, 1000, columns[2:], columns[2:])
 
 
 # With strong curvature, rough steps alone took 1111 steps instead of 141.

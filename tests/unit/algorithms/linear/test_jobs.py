@@ -106,6 +106,14 @@ JOBS: list[tuple[str, str, str, dict[str, Any]]] = [
         )
     ),
     ("cocoa", "logistic", "wide", {"scale": "standard", "intercept": True}),
+    # The penalty of raw columns has certificates in every round.
+    *(
+        ("batch_gradient", "logistic", "dense", {"intercept": True, "penalise": "raw", **more})
+        for more in (
+            {"scale": "standard", "weights": S},
+            {"scale": "standard", "weights": S, "offset": OFFSET},
+        )
+    ),
     (
         "batch_gradient",
         "poisson",
@@ -143,7 +151,8 @@ def test_members_find_the_model_of_a_second_implementation(
         of_class = {label: ROWS / (2.0 * np.sum(y == label)) for label in (-1.0, 1.0)}
     each = np.array([of_class.get(label, 1.0) for label in y])
     fixed = 0.0 if offset is None else A[:, offset]
-    A, scale = A[:, free], job.get("scale", "none")
+    is_raw = job.get("penalise") == "raw"
+    A, scale = A[:, free], "none" if is_raw else job.get("scale", "none")
     is_dual, is_centred = name == "cocoa", job["intercept"] and scale == "standard"
     shift = A.mean(axis=0) * is_centred
     sizes = (
@@ -185,6 +194,9 @@ def test_members_find_the_model_of_a_second_implementation(
     assert model.objective == pytest.approx(value, rel=1e-11)
     assert value - reference.least <= (1e-9 if model.gap is None else model.gap + 1e-10)
     assert model.gap is None or model.gap >= 0.0
+    for row in run.rows if is_raw else ():
+        assert row.objective - reference.least <= row.gap + 1e-10
+    assert not is_raw or model.gap <= 1e-8
     # The objective is strongly convex where there is a quadratic penalty.
     atol = 1e-3 if loss == "hinge" or job["l2"] == 0.0 else 1e-5
     np.testing.assert_allclose(np.append(*found), np.append(*reference.best), atol=atol)
@@ -316,17 +328,17 @@ OF_CLASSES: dict[str, Any] = {"l2": L2, "class_weight": CLASS_WEIGHTS}
     ("optimizer", "scale"),
     [
         ("gd", "none"),
+        ("newton", "raw"),
         *itertools.product(("lbfgs", "tron", "newton"), ("none", "maxabs", "standard")),
     ],
 )
 def test_softmax_is_scikit_learns_multinomial_model(optimizer: Any, scale: Any) -> None:
-    job = BatchGradient(
-        **OF_CLASSES, optimizer=optimizer, intercept=True, tolerance=1e-10, scale=scale
-    )
+    given: Any = {"scale": "standard", "penalise": "raw"} if scale == "raw" else {"scale": scale}
+    job = BatchGradient(**OF_CLASSES, optimizer=optimizer, intercept=True, tolerance=1e-10, **given)
     rows = sp.csr_matrix(X) if optimizer == "newton" else X
     model = trained(job, CLASSES, rows=rows, weights=S)
     shift = X.mean(0) if scale == "standard" else 0.0
-    factor = {"none": 1.0, "maxabs": 1.0 / np.abs(X).max(0), "standard": 1.0 / X.std(0)}[scale]
+    factor = {"maxabs": 1.0 / np.abs(X).max(0), "standard": 1.0 / X.std(0)}.get(scale, 1.0)
     reference, objective = multinomial((X - shift) * factor)
     np.testing.assert_allclose(model.arrays["coef"], reference.coef_ * factor, atol=1e-6)
     # Softmax does not change if all margins grow alike.
@@ -334,6 +346,7 @@ def test_softmax_is_scikit_learns_multinomial_model(optimizer: Any, scale: Any) 
     moved = margins - reference.decision_function((X - shift) * factor)
     np.testing.assert_allclose(moved, np.broadcast_to(moved[:, :1], moved.shape), atol=1e-6)
     assert model.objective == pytest.approx(objective, rel=1e-8)
+    assert scale != "raw" or 0.0 <= model.gap <= 1e-8
 
 
 @pytest.mark.parametrize(

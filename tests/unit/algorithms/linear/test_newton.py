@@ -9,7 +9,6 @@ import scipy.sparse as sp
 from elasticml.algorithms.linear import softmax_objective
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import EARLY_PRODUCTS, minimise
-from elasticml.algorithms.linear.prox_newton import line_search
 from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.parallel import Serial
@@ -133,14 +132,3 @@ def test_a_step_certifies_its_end(loss, is_free):
     step = np.linalg.solve(function.hessian(start.w), -start.gradient)
     end = start.minimum_along(step, True)
     assert end.gap < 0.1 * function.at(end.w).gap
-
-
-@pytest.mark.parametrize("promised", [np.nan, -1.0])
-def test_a_step_that_rounding_has_spoilt_is_not_taken(promised):
-    assert line_search(lambda share: (1.0, 0.0), 1.0, promised) is None
-
-
-def test_a_step_is_halved_until_the_objective_falls_enough():
-    taken = line_search(lambda share: (1.0 - share + 2.0 * share**2, 0.0), 1.0, 1.0)
-    assert (taken.share, taken.loss, taken.decrease) == (0.25, 0.875, 0.125)
-    assert line_search(lambda share: (2.0, 0.0), 1.0, 1.0) is None

@@ -119,6 +119,25 @@ def test_the_most_important_chunks_stay_in_memory(tmp_path: Path) -> None:
     assert here.streamed_bytes - before == 5 * nbytes
 
 
+def test_derived_forms_count_towards_memory_with_their_true_size(tmp_path: Path) -> None:
+    here = out_of_core(tmp_path)
+    chunks = here.settle([chunk(k) for k in range(8)])
+    forms = [here.add_form(chunk(k)) for k in range(8)]
+    here.limit_bytes = 4 * chunks[0].nbytes + 6 * here.batch_bytes
+    plan_residency(chunks)
+    assert len(here.resident) == 2
+    assert len(list(stream_chunks(forms))) == 8
+    # Batches of one chunk: of its two forms, the larger one counts.
+    here = out_of_core(tmp_path)
+    chunks = here.settle([chunk(k) for k in range(6)])
+    here.batch_bytes, here.limit_bytes = 1, 9 * chunks[0].nbytes
+    plan_residency(chunks)
+    assert len(here.resident) == 3
+    here.add_form(chunk(5, rows=8000))
+    plan_residency(chunks)
+    assert here.resident == frozenset()
+
+
 def test_other_memory_evicts_bodies_in_passes_and_those_that_are_accessed_outside(
     tmp_path: Path,
 ) -> None:
