@@ -10,7 +10,6 @@ from elasticml.algorithms.async_sgd.batch_controllers import (
     SEEN_MIN,
     STRETCH,
     AdaptiveB,
-    Fixed,
     LogPI,
 )
 from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Costs, critical_batch, replay
@@ -110,14 +109,6 @@ def test_adaptive_b_with_a_large_gamma_runs_into_a_limit_cycle():
     run = replay(costs, lambda: AdaptiveB(gamma=50.0), batch=1000, places=16, seconds=4.0)
     sizes = run.sizes_after(2.0)
     assert np.std(sizes) / np.mean(sizes) > 0.3
-
-
-def test_one_slot_uses_the_whole_link_and_never_waits():
-    costs = Costs(link=GIGABIT, seconds_per_sample=5.1e-6, message_bytes=40_064)
-    run = replay(costs, Fixed, batch=300, places=1, seconds=2.0, newest=True)
-    assert run.link_use >= 0.98
-    assert run.stalled_s == 0.0
-    assert run.queue_max <= 1
 
 
 def test_without_a_network_limit_fixed_costs_take_little_time():

@@ -14,6 +14,11 @@ from elasticml.algorithms.linear import gram
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 from elasticml.algorithms.linear.gram_descent import SWEEPS, descend
+from elasticml.algorithms.linear.prox_newton import (
+    SparseColumns,
+    measure,
+    solve_quadratic_model,
+)
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.parallel import Serial
@@ -164,6 +169,35 @@ def test_a_model_is_the_same_in_every_order_of_rows(model):
 
 
 # --- sparse ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [63, 1000])
+def test_inner_products_by_dense_blocks_are_those_of_the_columns(n):
+    A = sp.random(n, 6, density=0.5, format="csc", random_state=n)
+    for one, other in (([0, 1, 2, 5], [0, 1, 2, 5]), ([3, 1], [5, 2, 3, 1])):
+        result = gram.products(A.indptr, A.indices, A.data, n, np.array(one), np.array(other))
+        expected = (A[:, one].T @ A[:, other]).toarray()
+        np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_step_on_sparse_columns_leaves_no_coordinate_to_improve(intercept):
+    rng = np.random.default_rng(0)
+    A = sp.random(300, 120, 0.1, "csc", random_state=rng, data_rvs=rng.standard_normal)
+    slopes, curvature = rng.standard_normal(300), 0.05 + rng.random(300)
+    w = np.where(rng.random(120) < 0.2, rng.standard_normal(120), 0.0)
+    arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data
+    columns = SparseColumns(np.arange(120), *arrays)
+    found = solve_quadratic_model(
+        columns, measure(columns, curvature, slopes, slopes), w, slopes, curvature,
+        Penalty(a1=2.0, a2=0.7), intercept=intercept, goal=1e-3, sweeps_max=1000,
+    )  # fmt: skip
+    there = slopes + curvature * (A @ (found.w - w) + found.rise)
+    gradient, is_free = A.T @ there + 0.7 * found.w, found.w != 0.0
+    assert found.sweeps < 1000
+    np.testing.assert_allclose(gradient[is_free], -2.0 * np.sign(found.w[is_free]), atol=1e-3)
+    assert np.abs(gradient[~is_free]).max() <= 2.0 + 1e-3
+    assert not intercept or abs(there.sum()) <= 1e-9 * np.abs(slopes).sum()
 
 
 def test_dense_blocks_are_used_for_full_columns_and_not_for_nearly_empty_ones():

@@ -14,9 +14,8 @@ from elasticml.data.source import Source, load_all, merge_summaries, source_from
 from elasticml.data.synthetic import splice_sites
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError
-from examples.papers.support import clusters, shaped_rows
+from examples.papers.support import clusters
 from examples.papers.support.clusters import synthetic_clusters
-from examples.papers.support.shaped_rows import synthetic
 
 
 def rows(source: Source) -> tuple[Any, np.ndarray]:
@@ -30,10 +29,6 @@ def rows(source: Source) -> tuple[Any, np.ndarray]:
 
 #: By kind: rows of a block, and what draws a number of rows.
 KINDS = {
-    "sparse": (
-        shaped_rows.BLOCK_ROWS,
-        lambda n, seed=0: synthetic("rcv1", n, seed=seed, columns=900),
-    ),
     "clusters": (
         clusters.BLOCK_ROWS,
         lambda n, seed=0: synthetic_clusters(n, columns=3, seed=seed),
@@ -60,7 +55,7 @@ def test_a_block_is_the_same_wherever_it_is_drawn_and_whatever_the_number_of_row
     assert len(set(ids)) == len(ids)
     first, second = few.read(1, None, 1)[0][0], drawn[1][0]
     assert first.labels.tolist() == second.labels[:10].tolist()
-    for name in ("codes", "indices", "values"):
+    for name in ("codes", "values"):
         some, all_of = (getattr(chunk, name).ravel() for chunk in (first, second))
         np.testing.assert_array_equal(some, all_of[: some.size])
     assert draw(size + 10, 8).read(0, 2**18, 1)[0][0].content_id != drawn[0][0].content_id
