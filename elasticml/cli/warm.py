@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
+from typing import Final
 
 import click
+
+#: Memory of a process that compiles, with room.
+_PROCESS_BYTES: Final = 2**30
 
 
 @click.command(short_help="Compile all kernels ahead.")
@@ -22,17 +27,28 @@ def warm() -> None:
     machine code is specific to it.
     """
     from dask.system import CPU_COUNT
+    from distributed.system import MEMORY_LIMIT
 
     from elasticml.user_cache import cache_directory
 
     started_s = time.perf_counter()
     names = list(_steps())
     # Numba compiles under the interpreter's lock, and many processes would share few kernels.
-    n_processes = min(CPU_COUNT, 4)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_processes, mp_context=spawn) as processes:
-        for ended in as_completed([processes.submit(_compile, name) for name in names]):
-            click.echo(ended.result())
+    n_processes = max(1, min(CPU_COUNT, 4, MEMORY_LIMIT // _PROCESS_BYTES))
+    with ProcessPoolExecutor(
+        n_processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        # Ctrl-C reaches all processes of a terminal: these end at once.
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
+    ) as processes:
+        try:
+            for ended in as_completed([processes.submit(_compile, name) for name in names]):
+                click.echo(ended.result())
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
     place = cache_directory() / "kernels"
     click.echo(f"machine code is in {place}; {time.perf_counter() - started_s:.0f} s")
 

@@ -13,12 +13,16 @@ from typing import Any, cast
 
 import numba
 import numpy as np
+import psutil
 import pytest
 from numba.core import caching, types
 
 from elasticml import compiled
 from elasticml.algorithms.cocoa.damping import compiled_adapted
+from elasticml.algorithms.kernel_modules import kernel_modules
 from elasticml.arrays import F64
+from elasticml.clusters.polling import until
+from elasticml.objectives.losses import LOSSES
 from elasticml.user_cache import cache_directory
 
 #: Waits until both processes are here, compiles, and prints where the machine code came from.
@@ -74,6 +78,28 @@ def test_all_kernels_are_compiled_ahead() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(f"machine code is in {cache_directory()}")
+    for name in (*(f"loss {name}" for name in LOSSES), *kernel_modules()):
+        assert f"{name} " in done.stdout
+
+
+@pytest.mark.slow
+def test_compiling_ahead_is_interrupted_with_its_processes(tmp_path: Path) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-m", "elasticml", "warm"],
+        env={**os.environ, "ELASTICML_CACHE": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    # One child keeps track of semaphores.
+    shown = psutil.Process(command.pid)
+    assert until(lambda: len(shown.children()) > 1, wait_s=300.0, every_s=0.1)
+    command.terminate()
+    # The pipe ends with the last process that holds it.
+    _, errors = command.communicate()
+    assert command.returncode == 130
+    assert "elasticml: interrupted" in errors
 
 
 def test_without_a_cache_folder_machine_code_lies_where_numba_puts_it(tmp_path: Path) -> None:
