@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from elasticml.user_cache import cache_directory
 from yarn.mini.layout import Layout
 from yarn.mini.mini_settings import HOST, MiniSettings, node_host
 
@@ -145,8 +147,6 @@ def node(
             f"yarn.nodemanager.{key}": f"{host}:{ports[f'node-{number}-{name}']}"
             for key, name in addresses.items()
         },
-        # Containers find the kernels that the user's processes have compiled.
-        "yarn.nodemanager.user-home-dir": str(Path.home()),
         "yarn.nodemanager.local-dirs": f"{folder}/local",
         "yarn.nodemanager.log-dirs": f"{folder}/logs",
         "yarn.nodemanager.resource.memory-mb": str(settings.memory_mib),
@@ -165,6 +165,7 @@ def node(
             [
                 # Processes that outlive their NodeManager are found by this variable.
                 f"{MARKER}={layout.root}",
+                f"ELASTICML_CACHE={layout.cache}",
                 "MALLOC_ARENA_MAX=4",
                 # Application masters start twice as fast.
                 "JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -204,6 +205,12 @@ def write_configuration(
         (layout.static / "webapps" / name).mkdir(parents=True, exist_ok=True)
     layout.logs.mkdir(exist_ok=True)
     layout.temporary.mkdir(exist_ok=True)
+    # Containers load the kernels that this user's processes have compiled, and write no data there.
+    kernels = cache_directory() / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    layout.cache.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (layout.cache / "kernels").symlink_to(kernels)
     common = yarn(settings, layout, ports, jars)
     folders = {layout.conf: common}
     for number in range(settings.nodes):

@@ -49,6 +49,11 @@ class Layout:
         return self.root / "logs"
 
     @property
+    def cache(self) -> Path:
+        """Folder in which containers cache data and find compiled kernels."""
+        return self.root / "cache"
+
+    @property
     def temporary(self) -> Path:
         """Temporary folder of the daemons, whose web servers leave unpacked files behind."""
         return self.root / "tmp"
