@@ -49,7 +49,7 @@ class MessageChannel:
     """
 
     def __init__(self, comm: Any) -> None:
-        self.comm = comm
+        self._comm = comm
 
     async def write(self, frame: Frame) -> int:
         """Write a frame."""
@@ -57,12 +57,12 @@ class MessageChannel:
         copied = b"" if payload is None else bytes(payload)
         is_small = len(copied) <= INLINE_BYTES_MAX
         body = copied if is_small else Serialized({}, [memoryview(copied)])
-        await self.comm.write([head, body])
+        await self._comm.write([head, body])
         return len(head) + len(copied)
 
     async def read(self, allocate: Allocate) -> tuple[Frame, int]:
         """Read a frame."""
-        frame, n_payload, head = _frame_of(await self.comm.read(), allocate)
+        frame, n_payload, head = _frame_of(await self._comm.read(), allocate)
         return frame, len(head) + n_payload
 
     def unsent_bytes(self) -> int:

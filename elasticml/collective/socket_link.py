@@ -40,7 +40,7 @@ class FrameReader:
     def __init__(self, source: socket.socket) -> None:
         #: Bytes received so far.
         self.received_bytes = 0
-        self.socket = source
+        self._socket = source
         self._ahead = memoryview(bytearray(AHEAD_BYTES))
         # The unread part of ``_ahead``.
         self._begin = self._end = 0
@@ -129,7 +129,7 @@ class FrameReader:
 
     def _read(self, room: memoryview) -> int:
         try:
-            n_read = self.socket.recv_into(room)
+            n_read = self._socket.recv_into(room)
         except BlockingIOError:
             return 0
         if n_read == 0:

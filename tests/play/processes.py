@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from elasticml.clusters.local.cluster import LocalWorker
 from elasticml.clusters.polling import until
-from elasticml.errors import ElasticmlError, JobFailedError
+from elasticml.errors import ConfigError, ElasticmlError, JobFailedError
 from elasticml.job import Job
 from elasticml.jobs.handle import Handle
 from elasticml.jobs.job_spec import JobSpec
@@ -100,6 +100,8 @@ class _Play:
     """One plan."""
 
     def __init__(self, plan: Plan, worlds: _Worlds) -> None:
+        if plan.in_phases and plan.world["on"] != "local":
+            raise ConfigError("faults of the kind phase are played on local processes only")
         self.plan, self._worlds = plan, worlds
         self.world = worlds()
         self.played = PlayedOnProcesses(plan=plan, late_s=math.inf)
@@ -279,7 +281,8 @@ class _Play:
                 played.has_settled = played.is_whole or played.rounds >= _ROUNDS_MIN
             with contextlib.suppress(ElasticmlError, OSError):
                 played.story = list(handle)
-                played.hits += hits_in_phases(played.story)
+                # Those of the plan at their times came later, or their outcome is not a phase's.
+                played.hits[:0] = hits_in_phases(played.story)
                 handle.forget()
         with contextlib.suppress(OSError):
             until(lambda: not self._left(), wait_s=10.0, every_s=0.2)
