@@ -97,4 +97,5 @@ def test_a_score_is_of_all_validation_rows_or_withheld(owners: list[int], schedu
         elif rows is not None:
             assert rows < FACTS.scored_rows["validation"]
     score = run.model.extra.get("validation_r2")
+    assert schedule or score is not None
     assert score is None or abs(score - r2(run.model.arrays)) < 1e-9
