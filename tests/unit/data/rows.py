@@ -9,8 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
-from elasticml.data.chunks.ngrams import letters_of_codes
-from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.ids import ChunkId
 
 ID = ChunkId("test", 0, 0)
@@ -39,10 +37,16 @@ def matrix(chunks: Sequence[Chunk], n_columns: int = 0) -> np.ndarray:
 
 
 def _values(chunk: Chunk) -> np.ndarray:
-    if chunk.layout.kind != "sequence":
-        return sp.csr_array(matrix_of(rows_of_chunk(chunk))).toarray()
-    letters = letters_of_codes(chunk.codes, chunk.layout)  # of single letters, no longer n-grams
-    return np.eye(len(chunk.layout.alphabet))[letters].reshape(chunk.n_rows, -1)
+    layout = chunk.layout
+    if layout.kind == "dense":
+        return np.array(chunk.values)
+    if layout.kind == "sequence":  # single letters, the first of each n-gram
+        n_letters = len(layout.alphabet)
+        letters = chunk.codes // n_letters ** (layout.ngrams[1] - 1)
+        return np.eye(n_letters)[letters].reshape(chunk.n_rows, -1)
+    values = np.ones(chunk.indices.size) if layout.kind == "binary_csr" else chunk.values
+    stored = (values, chunk.indices, chunk.indptr)
+    return sp.csr_array(stored, (chunk.n_rows, layout.n_columns)).toarray()
 
 
 def labels(chunks: Sequence[Chunk]) -> list[float]:
