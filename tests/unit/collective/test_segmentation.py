@@ -6,19 +6,16 @@ import numpy as np
 import pytest
 
 from elasticml.collective.frames import Frame, Kind, decode, unpack
-from elasticml.collective.segmentation import (
-    TRAILER,
-    IncomingVectors,
-    cut,
-)
+from elasticml.collective.segmentation import TRAILER, IncomingVectors, cut
 from elasticml.errors import RemoteProtocolError
 
 PIECE = 80
 VECTOR = np.arange(35.0)
 
 
-def frame(kind: Kind = Kind.PARTIAL, exchange: int = 3, vector: np.ndarray = VECTOR) -> Frame:
-    return Frame(kind=kind, exchange=exchange, prefix={"of": "0x5"}, payload=vector.data.cast("B"))
+def frame(exchange: int = 3, vector: np.ndarray = VECTOR) -> Frame:
+    payload = vector.data.cast("B")
+    return Frame(kind=Kind.PARTIAL, exchange=exchange, prefix={"of": "0x5"}, payload=payload)
 
 
 def fresh(header, prefix) -> memoryview:

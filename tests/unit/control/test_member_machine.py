@@ -10,40 +10,36 @@ from elasticml.errors import LocalProtocolError, RemoteProtocolError
 from elasticml.ids import ChunkId, ExchangeId, Generation, MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev
-from elasticml.protocol.commands import Attach, Rewire
 
-ME, PARENT, CHILD = MemberId(1, 1), MemberId(0, 1), MemberId(3, 1)
+ME, PARENT = MemberId(1, 1), MemberId(0, 1)
 
 
-def rewire(generation: int, children=()) -> Rewire:
-    return Rewire(
+def model(exchange: int) -> ev.ExchangeHeader[ev.Shape]:
+    return ev.ExchangeHeader(
+        exchange=ExchangeId(exchange), generation=Generation(9), operation="sums"
+    )
+
+
+def placed() -> Member:
+    member = Member(ME)
+    place = cmd.Rewire(
         member=ME,
-        generation=Generation(generation),
+        generation=Generation(1),
         parent=PARENT,
         parent_address="w0",
-        children=tuple(children),
+        children=(),
         done=ExchangeId(0),
     )
-
-
-def model(exchange: int, generation: int) -> ev.ExchangeHeader[ev.Shape]:
-    return ev.ExchangeHeader(
-        exchange=ExchangeId(exchange), generation=Generation(generation), operation="sums"
-    )
-
-
-def placed(children=()) -> Member:
-    member = Member(ME)
-    member.handle(rewire(1, children), 0.0)
+    member.handle(place, 0.0)
     return member
 
 
 def test_models_held_are_bounded():
     member = placed()
     for k in range(HELD_MODELS_MAX):
-        member.handle(model(k + 1, generation=9), 0.0)
+        member.handle(model(k + 1), 0.0)
     with pytest.raises(LocalProtocolError, match="early models"):
-        member.handle(model(99, generation=9), 0.0)
+        member.handle(model(99), 0.0)
 
 
 # --- links ------------------------------------------------------------------------------------
@@ -53,7 +49,7 @@ def test_unreachable_parent_is_retried_and_then_reported():
     member, failed = placed(), fx.ConnectFailed(peer=PARENT)
     down = ev.LinkDown(cause="1.1", member=ME, peer=PARENT)
     answers = [member.handle(failed, 0.0) for _ in range(RECONNECTS_MAX)]
-    assert [type(command) for (command,) in answers[:-1]] == [Attach] * (RECONNECTS_MAX - 1)
+    assert [type(command) for (command,) in answers[:-1]] == [cmd.Attach] * (RECONNECTS_MAX - 1)
     assert answers[-1] == [fx.Report(event=down)]
     assert member.handle(fx.ParentLost(peer=PARENT), 0.0) == [fx.Report(event=down)]
 
@@ -61,12 +57,12 @@ def test_unreachable_parent_is_retried_and_then_reported():
 # --- chunks -----------------------------------------------------------------------------------
 
 GIVER = MemberId(2, 1)
-A, B, C = (ChunkId("s", 0, k) for k in range(3))
+A = ChunkId("s", 0, 0)
 
 
-def came(order: int, *chunks: ChunkId, states: bool = True, **more) -> fx.ChunksArrived:
+def came(order: int, *chunks: ChunkId, states: bool = True) -> fx.ChunksArrived:
     known = frozenset(chunks) if states else frozenset()
-    return fx.ChunksArrived(source=GIVER, order=order, chunks=chunks, states=known, **more)
+    return fx.ChunksArrived(source=GIVER, order=order, chunks=chunks, states=known)
 
 
 def test_copies_without_room_are_given_up_and_moves_without_room_end_the_job():
@@ -100,10 +96,10 @@ def test_driver_is_notified_once_that_chunks_are_on_disk():
 RATE, NBYTES = 1000.0, 100
 
 
-def copies(order: int, n: int, target: MemberId = GIVER) -> cmd.CopyChunks:
+def copies(order: int, n: int) -> cmd.CopyChunks:
     return cmd.CopyChunks(
         member=ME,
-        target=target,
+        target=GIVER,
         address="w",
         chunks=tuple(ChunkId("s", order, k) for k in range(n)),
         nbytes=(NBYTES,) * n,
