@@ -1,4 +1,4 @@
-"""Clusters that grow, shrink, retire workers and count idle time while a job runs."""
+"""Clusters that grow, shrink and retire workers while a job runs."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ import psutil
 import pytest
 
 from elasticml.errors import ConfigError
+from elasticml.report.preemptions import containers
+from elasticml.report.run_reader import read_run
 from tests.waiting import until
 from yarn.mini.daemons import is_ours, marked
 from yarn.mini.mini_yarn import MiniYarn
@@ -30,10 +32,12 @@ def test_daemons_run_and_listen_on_loopback_only(mini_yarn):
     assert sorted(mini_yarn.nodes().values()) == ["RUNNING", "RUNNING"]
 
 
+COMMAND = [sys.executable, "-m", "yarn.mini"]
+
+
 def cli_output(*arguments):
     """Return what the command line prints."""
-    command = [sys.executable, "-m", "yarn.mini", *arguments]
-    return subprocess.check_output(command, text=True)
+    return subprocess.check_output([*COMMAND, *arguments], text=True)
 
 
 def test_a_running_one_is_found_by_programs_shells_and_people(mini_yarn, tmp_path):
@@ -72,3 +76,17 @@ def test_a_second_one_runs_beside_and_ends_with_its_starter(tmp_path):
     finally:
         owner.kill()
         MiniYarn.end_at(root)
+
+
+def test_the_demonstration_takes_a_container_and_gives_it_back(tmp_path):
+    small = ["--workers", "2", "--rows", "1000", "--seconds", "40"]
+    quick = ["--max-wait", "0.5", "--sigkill-delay", "0.25"]
+    done = subprocess.run(
+        [*COMMAND, "demo", "--json", "--out", str(tmp_path), *small, *quick],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["stopped_by"] == "40 seconds"
+    taken = [c for c in containers(read_run(tmp_path).records) if c.lost_s is not None]
+    assert any(c.reason in ("preempted", "released") and c.return_s is not None for c in taken)

@@ -102,6 +102,3 @@ def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -
     ask(solver, chunks[:2], "certify", v, serial=8, **{**settings, "settle": 7})
     margins = chunks[1].labels * (chunks[1].values @ v)
     np.testing.assert_array_equal(chunks[1].state["alpha"], (margins < 1.0) * 1.0)
-
-
-# --- scaled rows ----------------------------------------------------------------------------------
