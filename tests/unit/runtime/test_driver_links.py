@@ -121,3 +121,25 @@ async def test_links_that_were_closed_take_no_more_orders():
     made.tell(member, {"type": "Own"})
     made.retire(member, {"type": "Dismiss"})
     assert not made.welcome(2, member)
+
+
+async def test_thousands_of_workers_are_connected_some_at_a_time(monkeypatch):
+    # Of 10,000 that are connected at once, each would take longer than the timeout of a link.
+    monkeypatch.setattr("elasticml.runtime.driver_links.CONNECTING_MAX", 4)
+    transport, answers, begun = UnresponsiveTransport(), asyncio.Semaphore(0), []
+    connect = transport.connect
+
+    async def connect_late(address, hello):
+        begun.append(address)
+        await answers.acquire()
+        return await connect(address, hello)
+
+    monkeypatch.setattr(transport, "connect", connect_late)
+    made = make_links(transport, Pauses(), [])
+    for k in range(9):
+        made.invite(f"w{k}")
+    for answered in range(10):
+        await turns()
+        assert (len(transport.links), len(begun)) == (answered, min(4 + answered, 9))
+        answers.release()
+    await made.close()
