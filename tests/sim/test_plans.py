@@ -112,10 +112,18 @@ def test_sums_stay_exact_under_every_kind_of_fault():
 
 @pytest.mark.parametrize("phase", ["load", "broadcast", "compute", "reduce"])
 def test_a_fault_within_a_round_hits_its_member_alone(phase):
-    fault = Fault(kind="phase", at=0.0 if phase == "load" else 3.0, who=(1,), phase=phase)
-    plan = exact_sums(fault)
-    found = judge(replace(plan, rules={**RULES, "hits": 1, "lost": "closed"}))
-    assert (found.violations, found.hits) == ([], ["phase"])
+    """In ``reduce`` it has computed, and those below it send their parts to another."""
+    fault = Fault(kind="phase", at=0.0 if phase == "load" else 3.0, who=(0,), phase=phase)
+    played = play_plan(exact_sums(fault))
+    assert violations(played) == []
+    assert [hit.kind for hit in played.hits] == ["phase"]
+    lost = [(r["member"], r["reason"]) for r in played.story if r["event"] == "MemberLost"]
+    assert lost == [("0.1", "closed")]
+    injected = next(r for r in played.story if r["event"] == "FaultInjected")
+    ended = (r for r in played.story if r["event"] == "ExchangeEnded" and r["round"] == fault.at)
+    exchange = next(ended)
+    assert (exchange["contributors"], exchange["missing"]) == ("0xe", "0x1")
+    assert (injected["t"] - exchange["start_t"] >= ROUND_S) == (phase == "reduce")
 
 
 # Batch gradient descent, CoCoA, primal CoCoA and asynchronous SGD.
