@@ -30,13 +30,14 @@ def test_a_job_whose_worker_and_whose_driver_are_killed_goes_on(folder: Path) ->
         Fault(kind="kill", at=0.5, who=(1,)),
         Fault(kind="pause", at=1.0, who=(2,), seconds=1.0),
         Fault(kind="driver", at=2.0),
+        Fault(kind="phase", at=5, who=(1,), phase="reduce"),
     )
     plan = drawn.with_faults(faults)
     # Long enough for the driver to be killed, however long a busy machine takes to start.
     plan.job["stop"]["seconds"] = 60.0  # type: ignore[index]
     plan.world.pop("disk_mib", None)  # type: ignore[attr-defined]
     (played,) = play_all([plan], folder)
-    assert [fault.kind for fault in played.hits] == ["kill", "pause", "driver"]
+    assert [fault.kind for fault in played.hits] == ["phase", "kill", "pause", "driver"]
     assert [r["event"] for r in played.story].count("JobResumed") == 1
     assert violations(played) == []
 
