@@ -1,18 +1,20 @@
-"""Shared memory of processes that are killed ends with them."""
+"""Shared memory of processes that are really killed: no stale sums, and it ends with them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from distributed import Client
 
 import elasticml as em
+from elasticml.data.synthetic.splice_sites import synthetic_splice
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -20,6 +22,21 @@ pytestmark = pytest.mark.cluster
 N_MEMBERS = 4
 #: Prefix of the link of a slot's descriptor in /proc.
 SLOT = "/memfd:elasticml"
+
+
+def wide_job(rounds: int, faults: Sequence[dict[str, Any]] = ()) -> em.Job:
+    """Make a job whose vectors of 480 kB go through slots; each of their values is checked."""
+    return em.Job(
+        em.ImportedAlgorithm(name="tests.wide_toy:ALGORITHM", rounds=rounds),
+        synthetic_splice(rows=600, length=30, seed=5),
+        absent="ignore",
+        stop=em.Stop(rounds=rounds),
+        collective=em.settings.Collective(
+            topology="tree", transport="shm", fan_out=2, deadline=3.0
+        ),
+        faults=faults,
+        chunk_size=1024,
+    )
 
 
 def pids_of(cluster: em.LocalCluster) -> list[int]:
@@ -39,22 +56,30 @@ def open_files(pid: int) -> list[str]:
     return results
 
 
-def test_a_job_that_is_killed_leaves_no_memory_behind() -> None:
-    rng = np.random.default_rng(5)
-    X = rng.normal(size=(40, 20_000))  # vectors of 160 kB go through slots
-    algorithm = em.BatchGradient(optimizer="gd", l2=1e-6, tolerance=0.0, scale="none")
-    data = em.from_arrays(X, np.sign(rng.normal(size=40)))
-    job = em.Job(algorithm, data, stop=em.Stop(rounds=10**6), chunk_size=2**19, evaluate=False)
+def test_every_value_of_every_sum_is_right_while_members_are_killed() -> None:
+    """The trainer checks each value of a sum, and reports how many sums it has checked."""
+    faults: list[dict[str, Any]] = []
+    for at, n, phase in [(5, 2, "compute"), (15, 1, "reduce"), (25, 2, "broadcast")]:
+        faults += [{"round": at, "lose": n, "how": "kill", "phase": phase}]
+        faults += [{"round": at + 5, "return": n}]
+    with em.LocalCluster(N_MEMBERS) as cluster, Client(cluster, set_as_default=False) as client:
+        result = wide_job(40, faults).run(client)
+    assert result.summary["lost"] >= 3  # at most 5, as many as were there
+    assert max(row.get("checked") or 0 for row in result.history) == 40
+
+
+@pytest.mark.parametrize("victims", [pytest.param("scheduler", marks=pytest.mark.slow), "all"])
+def test_a_job_that_is_killed_leaves_no_memory_behind(victims: str) -> None:
     with em.LocalCluster(N_MEMBERS) as cluster:
         with Client(cluster, set_as_default=False) as client:
-            handle = job.start(client)
+            handle = wide_job(10**6).start(client)
             until(lambda: handle.status().round > 5, "the job does not reach round 5")
             pids = pids_of(cluster)
             held = [p for p in pids if any(f.startswith(SLOT) for f in open_files(p))]
             assert len(held) > N_MEMBERS
             assert [f for p in pids for f in open_files(p) if f.startswith("/dev/shm")] == []
 
-            for pid in pids:
+            for pid in pids if victims == "all" else [cluster.scheduler_pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             processes = [psutil.Process(pid) for pid in held if psutil.pid_exists(pid)]
