@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -48,6 +49,17 @@ class StockCluster(StockProcesses):
         self._environment = here if python is None else {"PYTHONSAFEPATH": "1"}
         options = ["--port", "0", "--scheduler-file", str(self.file)]
         self._start("scheduler", ["dask_scheduler", *options])
+
+    def kill_scheduler(self) -> None:
+        """Kill the scheduler as ``kill -9`` does."""
+        self.processes["scheduler"].kill()
+        self.processes["scheduler"].wait()
+
+    @property
+    def address(self) -> str:
+        """The scheduler's address."""
+        self._await_file()
+        return str(json.loads(self.file.read_text())["address"])
 
     def worker(
         self,

@@ -10,12 +10,14 @@ import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import yaml
 
 from tests.cluster.test_run_command import ENDLESS
 from tests.run_command import WAIT_S, end_run, start_run
+from tests.stock_cluster import stock_cluster
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -87,3 +89,42 @@ def test_a_run_resumes_whatever_of_it_was_interrupted_or_killed(tmp_path: Path) 
     code, _, err = end_run(start_run(tmp_path, "--resume", "run"))
     assert code == 2
     assert "the run has ended" in err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_run_resumes_on_another_cluster_after_its_scheduler_was_killed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    rows = np.column_stack([np.sign(rng.normal(size=6000)), rng.normal(size=(6000, 20))])
+    np.savetxt(tmp_path / "rows.csv", rows, "%.4f", ",")
+    job = {
+        **JOB,
+        "data": {"path": "rows.csv", "label": 0, "header": False, "cache": "cache"},
+        "checkpoint": {"path": str(tmp_path / "checkpoint"), "every": 1.0},
+        "members": {"start": 1},
+        # Noise has its optimum after some rounds; such steps do not reach it.
+        "algorithm": {**JOB["algorithm"], "step": "constant", "step_size": 1e-9},
+    }
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    with stock_cluster(tmp_path / "old") as cluster:
+        cluster.worker("worker")
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump({**job, "cluster": cluster.address}))
+        process = start_run(tmp_path, "job.yaml", "--out", "run")
+        until_written(process, tmp_path, attempt=1)
+        cluster.kill_scheduler()
+        code, _, err = end_run(process)
+    assert code == 3, err
+    assert "resume it: elasticml run --resume run" in err
+    before = max(r["round"] for r in story_of(tmp_path) if r["event"] == "RoundEnded")
+    with stock_cluster(tmp_path / "new") as cluster:
+        cluster.worker("worker")
+        settings = [f"cluster.address={cluster.address}", f"stop.rounds={before + 1000}"]
+        options = [word for setting in settings for word in ("--set", setting)]
+        code, out, err = end_run(start_run(tmp_path, "--resume", "run", "--json", *options))
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])["attempts"] == 2
+    story = story_of(tmp_path)
+    first, second = (r["parsed_bytes"] for r in story if r["event"] == "DataLoaded")
+    assert (first > 0, second) == (True, 0)  # the text was parsed once
+    ended = [r["round"] for r in story if r["event"] == "RoundEnded"]
+    assert ended == list(range(before + 1000))
