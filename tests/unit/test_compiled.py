@@ -21,9 +21,9 @@ from elasticml import compiled
 from elasticml.algorithms.cocoa.damping import compiled_adapted
 from elasticml.algorithms.kernel_modules import kernel_modules
 from elasticml.arrays import F64
-from elasticml.clusters.polling import until
 from elasticml.objectives.losses import LOSSES
 from elasticml.user_cache import cache_directory
+from tests.waiting import until
 
 #: Waits until both processes are here, compiles, and prints where the machine code came from.
 PROGRAM = """
@@ -94,7 +94,7 @@ def test_compiling_ahead_is_interrupted_with_its_processes(tmp_path: Path) -> No
     )
     # One child keeps track of semaphores.
     shown = psutil.Process(command.pid)
-    assert until(lambda: len(shown.children()) > 1, wait_s=300.0, every_s=0.1)
+    until(lambda: len(shown.children()) > 1, "no process compiles")
     command.terminate()
     # The pipe ends with the last process that holds it.
     _, errors = command.communicate()

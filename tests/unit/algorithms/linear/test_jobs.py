@@ -248,7 +248,7 @@ LAYOUTS = {
     "sparse, scaled": (SPARSE, "standard"),
     "binary": (BINARY, "none"),
     "binary, nearly dense blocks": (sp.hstack([BINARY] * 3, format="csr"), "standard"),
-    # So many columns that the Hessian is computed from a share of the rows.
+    # With this many columns the Hessian is computed from a share of the rows.
     "wide": (RNG.normal(size=(MANY * 10, 200)), "none"),
 }
 
