@@ -142,7 +142,7 @@ demo: setup ## Train on 14 workers, kill 7, restart them; plot and table in runs
 
 # With ALL set, a second run follows: it installs PyTorch and runs the remaining tests, those on a real
 # YARN among them.
-test: setup-test ## Run the tests in eight minutes; with ALL=1 all tests, with PyTorch.
+test: setup-test ## Run the tests in nine minutes; with ALL=1 all tests, with PyTorch.
 	@$(call run-tests,-m "not slow")
 ifdef ALL
 	@$(MAKE) torch agent-where-possible
