@@ -82,8 +82,8 @@ Examples:
     "--seconds",
     default=100.0,
     show_default=True,
-    type=click.FloatRange(min=20.0),
-    help="How long the job trains.",
+    type=click.FloatRange(min=60.0),
+    help="How long the job trains; Ctrl-C ends it before, and its run is kept.",
 )
 @click.option("--workers", default=6, show_default=True, type=click.IntRange(min=2, max=8))
 @preemption_options
@@ -121,7 +121,7 @@ def yarn_demo(
         job = _job(place, rows, seconds, workers)
         with start_client() as client, Tenant(client, memory=CONTAINER) as tenant:
             killer = ContainerKiller(client, yarn, NAME)
-            plan = PreemptionPlan(containers=workers // 2, begin_s=seconds / 10, hold_s=seconds / 5)
+            plan = PreemptionPlan(containers=workers // 2, begin_s=10.0, hold_s=20.0)
             with ContainerPreemptor(tenant, killer, place, plan, say) as preemptor:
                 run_on_yarn(job, out, as_json=as_json, detach=False, cancels=True)
     preemptor.check()
@@ -133,8 +133,8 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> Job:
     return Job.from_sections(
         {
             "data": {**splice, "test": {**splice, "rows": rows // 2, "seed": 2}},
-            # So small that the job does not reach the optimum while containers come and go.
-            "algorithm": {"name": "batch_gradient", "l2": 1e-4, "optimizer": "gd"},
+            # The job trains until its time is over: containers come and go when YARN decides.
+            "algorithm": {"name": "batch_gradient", "l2": 1e-4, "optimizer": "gd", "tolerance": 0},
             "cluster": {
                 "kind": "yarn",
                 "queue": "ml",
@@ -144,7 +144,7 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> Job:
                 "result": place,
             },
             "absent": "taylor",
-            "stop": {"seconds": seconds},
+            "stop": {"seconds": seconds, "rounds": 1_000_000},
             "evaluate": {"every": 20},
         },
         folder=Path.cwd(),
