@@ -177,8 +177,7 @@ class Job(JobSpec):
             raise ConfigError(
                 f"data.chunk_size: got {format_size(self.chunk_bytes or 0)}, wanted at most "
                 f"{format_size(most)}, which is 60 % of a worker's memory; make chunks smaller or "
-                "workers larger",
-                path="data.chunk_size",
+                "workers larger"
             )
 
     def record(
@@ -289,14 +288,12 @@ class Job(JobSpec):
             members = self.members.min
         if members < 1:
             raise ConfigError(
-                "the cluster has no workers, and members.start is not set; start workers or set it",
-                path="members.start",
+                "the cluster has no workers, and members.start is not set; start workers or set it"
             )
         if self.members.min > members:
             raise ConfigError(
                 f"members.min: got {self.members.min}, wanted at most {members}, the workers that "
-                "the job starts with; lower it, add workers or set members.start",
-                path="members.min",
+                "the job starts with; lower it, add workers or set members.start"
             )
         check_faults(self.faults, members)
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
@@ -533,8 +530,7 @@ def _resumed(
     if lost.keys() - given.keys():
         raise ConfigError(
             f"resume: {' and '.join(lost)} of job {former.job} were in memory, which is lost; give "
-            f"them again: {run_checkpoints.resume_call(path, former)}",
-            path="data",
+            f"them again: {run_checkpoints.resume_call(path, former)}"
         )
     # The driver lists the files again: the job resumes only if they are the same.
     spec = unlisted(former.data)
@@ -567,8 +563,7 @@ def _interrupted_job(client: Client, places: Sequence[str]) -> tuple[str, JobRec
             return place, job_record(values)
     raise ConfigError(
         f"resume: the scheduler finds no readable checkpoint in {' or '.join(places)}; name a "
-        "directory or URL that it can read, or start the job again",
-        path="resume",
+        "directory or URL that it can read, or start the job again"
     )
 
 

@@ -28,7 +28,7 @@ from elasticml.algorithms.base import (
     RoundEnd,
 )
 from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries, summarise
 from elasticml.evaluation.scoring import make_solver, make_trainer
 from elasticml.ids import ChunkId, ExchangeId, GroupId
@@ -419,10 +419,7 @@ def split_rows(
                 chunks.append(dense_chunk(id, y[rows], X[rows], s))
                 continue
             some = X[rows]
-            shape = (some.indptr, some.indices)
-            if binary:
-                chunks.append(binary_csr_chunk(id, y[rows], *shape, X.shape[1], s))
-            else:
-                chunks.append(csr_chunk(id, y[rows], *shape, some.data, X.shape[1], s))
+            stored = (some.indptr, some.indices, None if binary else some.data)
+            chunks.append(csr_chunk(id, y[rows], *stored, X.shape[1], s))
         parts.append(chunks)
     return parts

@@ -80,8 +80,7 @@ def algorithm(name: str) -> Algorithm:
         return _imported(name)
     if name not in _ALGORITHMS:
         raise ConfigError(
-            f"algorithm.name is {name!r}, wanted one of {', '.join(sorted(_ALGORITHMS))}",
-            key="algorithm.name",
+            f"algorithm.name is {name!r}, wanted one of {', '.join(sorted(_ALGORITHMS))}"
         )
     return _ALGORITHMS[name]()
 
@@ -139,12 +138,10 @@ def _imported(path: str) -> Algorithm:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"algorithm.name is {path!r}, which cannot be imported ({one_line(error)}); it must "
-            "name an Algorithm, as module:attribute, that every worker can import",
-            key="algorithm.name",
+            "name an Algorithm, as module:attribute, that every worker can import"
         ) from error
     if not isinstance(imported, Algorithm):
         raise ConfigError(
-            f"algorithm.name is {path!r}, a {type(imported).__name__}, wanted an Algorithm",
-            key="algorithm.name",
+            f"algorithm.name is {path!r}, a {type(imported).__name__}, wanted an Algorithm"
         )
     return imported

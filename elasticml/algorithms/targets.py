@@ -88,7 +88,7 @@ def offset_column(settings: BatchGradient | CoCoA | AsyncSGD, facts: DatasetStat
         return None
 
     def refused(got: str) -> ConfigError:
-        return ConfigError(f"algorithm.offset is {offset!r}, {got}", key="algorithm.offset")
+        return ConfigError(f"algorithm.offset is {offset!r}, {got}")
 
     if n_models(settings, facts) > 1:
         raise refused("wanted none with more than two classes: all would have the same one")
@@ -161,8 +161,7 @@ def check_labels(loss: object, facts: DatasetStats, *, is_classification: bool) 
     raise DataError(
         f"loss: {loss} found the words {', '.join(map(shown, words[:5]))}"
         f"{', ...' if len(words) > 5 else ''} in column {encoder['label']!r}, wanted "
-        "numbers; use a loss for classes, such as logistic, or correct data.label",
-        labels=words,
+        "numbers; use a loss for classes, such as logistic, or correct data.label"
     )
 
 
@@ -179,8 +178,7 @@ def two_class_targets(settings: LinearSettings, facts: DatasetStats) -> Targets:
     if targets.numbered:
         raise DataError(
             f"loss: {settings.loss} found {_listed(targets.numbered)}, wanted exactly 2 distinct "
-            "labels; use algorithm batch_gradient or cocoa, or keep two classes in the data",
-            labels=list(targets.numbered),
+            "labels; use algorithm batch_gradient or cocoa, or keep two classes in the data"
         )
     return targets
 
@@ -191,8 +189,7 @@ def _classes_of(settings: LinearSettings, facts: DatasetStats) -> tuple[float, .
         got = "continuous labels" if classes is None else _listed(classes)
         raise DataError(
             f"loss: {settings.loss} found {got}, wanted at least 2 distinct labels; add rows of "
-            "another class, or use loss: squared for regression",
-            labels=None if classes is None else list(classes),
+            "another class, or use loss: squared for regression"
         )
     return classes
 
@@ -215,8 +212,7 @@ def _weights_of(
             raise ConfigError(
                 f"algorithm.class_weight names label {unknown[0]}, wanted labels among "
                 f"{' and '.join(names[:5])}{', ...' if len(classes) > 5 else ''}; correct it, and "
-                "quote yes, no, on and off, which YAML reads as true and false",
-                key="algorithm.class_weight",
+                "quote yes, no, on and off, which YAML reads as true and false"
             )
         weights = {
             label: of_name.get(name, 1.0) for label, name in zip(classes, names, strict=True)

@@ -131,8 +131,7 @@ def _connected(cluster: Address, verbose: bool) -> Client:
     if cluster.scheduler_file is not None and not os.path.exists(cluster.scheduler_file):
         raise ConfigError(
             f"cluster.scheduler_file: there is no file {cluster.scheduler_file}; start the "
-            "scheduler with --scheduler-file or correct the path",
-            path="cluster.scheduler_file",
+            "scheduler with --scheduler-file or correct the path"
         )
     return connect(cluster.address, cluster.scheduler_file, security, key=f"cluster.{key}")
 
@@ -151,8 +150,7 @@ def _made(cluster: ClusterFactory, verbose: bool) -> Iterator[Client]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"cluster.call: {cluster.call!r} cannot be imported: {one_line(error)}; install the "
-            "package, or give module:function",
-            path="cluster.call",
+            "package, or give module:function"
         ) from None
     quieten(verbose)
     with ExitStack() as stack:
@@ -166,8 +164,7 @@ def _made(cluster: ClusterFactory, verbose: bool) -> Iterator[Client]:
         if not isinstance(made, Cluster):
             raise ConfigError(
                 f"cluster.call: {cluster.call} returned {type(made).__name__}, wanted a "
-                "distributed.deploy.Cluster",
-                path="cluster.call",
+                "distributed.deploy.Cluster"
             )
         stack.enter_context(made)
         if len(made.plan) < cluster.workers:

@@ -105,11 +105,10 @@ def init(data: str, label: str | None, kind: str | None, out: Path, verbose: boo
         wanted = "a known file name, or --format" if label is None else "--label with tables only"
         raise ConfigError(
             f"init: got {data!r}, wanted {wanted}; for other data write the job file yourself: "
-            "elasticml schema prints its keys",
-            path=data,
+            "elasticml schema prints its keys"
         )
     if not found.counts:
-        raise DataError(f"{data} holds no labels in its first rows, wanted at least one", path=data)
+        raise DataError(f"{data} holds no labels in its first rows, wanted at least one")
     text = _job_file(Path(data).name.partition(".")[0], kind, path, found, lines)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")

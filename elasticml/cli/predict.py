@@ -82,14 +82,12 @@ def _write(model: Any, data: Any, out: Path, keep: tuple[str, ...]) -> int:
             writer.write_table(table)
             n_rows += table.num_rows
         if writer is None:
-            raise DataError(f"{data} holds no rows, wanted at least one", path=data)
+            raise DataError(f"{data} holds no rows, wanted at least one")
         writer.close()
         writer = None
         part.replace(out)
     except OSError as error:
-        raise ConfigError(
-            f"--out: {out} cannot be written: {error.strerror or error}", path=str(out)
-        ) from None
+        raise ConfigError(f"--out: {out} cannot be written: {error.strerror or error}") from None
     finally:
         if writer is not None:
             writer.close()

@@ -206,8 +206,7 @@ def _prepared(job: Job) -> tuple[SubmissionPlan, JobRecord]:
         kind = job.cluster and job.cluster.kind
         raise ConfigError(
             f"cluster.kind: got {kind!r}, wanted 'yarn'; use elasticml run, or "
-            "--set 'cluster={kind: yarn, workers: 4}'",
-            path="cluster.kind",
+            "--set 'cluster={kind: yarn, workers: 4}'"
         )
     check_sources(job.source)
     job.check_data()

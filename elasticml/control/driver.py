@@ -524,7 +524,7 @@ def check(driver: Driver) -> None:
         _transfers(driver)
         _sum(driver)
     except LocalProtocolError as error:
-        raise LocalProtocolError(f"{error} (after {state.cause})", cause=state.cause) from error
+        raise LocalProtocolError(f"{error} (after {state.cause})") from error
 
 
 def _books(driver: Driver, parts: int) -> None:

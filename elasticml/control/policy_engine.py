@@ -300,8 +300,7 @@ class PolicyEngine:
                 raise JobFailedError(
                     f"policy {policy.name} suggested {suggestion!r}, wanted one of "
                     f"{', '.join(kind.__name__ for kind in get_args(Suggestion))} of "
-                    "elasticml.control.policy",
-                    policy=policy.name,
+                    "elasticml.control.policy"
                 )
         return suggestions
 

@@ -274,7 +274,6 @@ def _merge_layouts(summaries: Sequence[BlockSummary], n_columns: int, name: str)
             raise DataError(
                 f"block {summary.block} of {name} is {summary.layout.kind} with "
                 f"{summary.n_columns} columns, wanted {first.kind} with {first.n_columns} as in "
-                f"block {summaries[0].block}",
-                block=summary.block,
+                f"block {summaries[0].block}"
             )
     return merged

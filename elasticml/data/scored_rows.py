@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.chunk import Chunk, sequence_chunk
-from elasticml.data.chunks.chunker import Rows, chunk_of
-from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
+from elasticml.data.chunks.chunker import chunk_of
+from elasticml.data.chunks.rows import matrix_of, rows_of_chunk, rows_of_matrix
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint
@@ -333,14 +333,12 @@ def _check_beside(train: Source, other: Source, path: str) -> None:
     if getattr(other, "is_in_memory", False) and not getattr(train, "is_in_memory", False):
         raise ConfigError(
             f"{path}: rows in memory cannot be scored by members that read their data from "
-            "files; write them to a file",
-            path=path,
+            "files; write them to a file"
         )
     if other.needs_survey and not _is_table(train):
         raise ConfigError(
             f"{path}: format {other.spec().get('format')} needs the encoder of a table, and data "
-            f"have format {train.spec().get('format')}; give both in one format",
-            path=path,
+            f"have format {train.spec().get('format')}; give both in one format"
         )
 
 
@@ -350,15 +348,12 @@ def _check_partitions(train: Source, other: Source, path: str) -> None:
         here, there = ("data", path) if has_partitions(train) else (path, "data")
         raise ConfigError(
             f"{path}: {here} are Dask collections and {there} are not; give both as "
-            "em.from_dask(...)",
-            path=path,
+            "em.from_dask(...)"
         )
     formats = [source.spec()["format"] for source in (train, other)]
     if has_partitions(train) and formats[0] != formats[1]:
         kinds = ["arrays" if name == "dask" else "a table" for name in formats]
-        raise ConfigError(
-            f"{path}: got {kinds[1]}, wanted {kinds[0]} as the training data", path=path
-        )
+        raise ConfigError(f"{path}: got {kinds[1]}, wanted {kinds[0]} as the training data")
 
 
 def _check_columns(train: Source, other: Source, path: str) -> None:
@@ -369,16 +364,14 @@ def _check_columns(train: Source, other: Source, path: str) -> None:
     if are_columns != (True, True):
         by = ["columns" if is_columns else "rows" for is_columns in are_columns]
         raise ConfigError(
-            f"{path}: the data are by {by[1]}, the training data by {by[0]}; give both by {by[0]}",
-            path=path,
+            f"{path}: the data are by {by[1]}, the training data by {by[0]}; give both by {by[0]}"
         )
     here, there = (sum(block.rows or 0 for block in one.blocks()) for one in (train, other))
     if here != there:
         raise ConfigError(
             f"{path}: the data have {there} rows of features, targets and weights, the training "
             f"data {here}; give both the same features, and weights to both or "
-            "to none",
-            path=path,
+            "to none"
         )
 
 
@@ -402,11 +395,7 @@ def _taken(chunk: Chunk, mask: NDArray[np.bool_], id: ChunkId, by_columns: bool)
         labels, weights = labels[mask], None if weights is None else weights[mask]
     if layout.kind == "sequence":
         return sequence_chunk(id, labels, chunk.codes[mask], layout, weights)
-    given = rows_of_chunk(chunk)
-    X = matrix_of(given)[:, mask] if by_columns else matrix_of(given)[mask]
-    rows = Rows(labels=labels, weights=weights, n_columns=X.shape[1])
-    if given.dense is not None:
-        rows = replace(rows, dense=X)
-    else:
-        rows = replace(rows, indptr=X.indptr, indices=X.indices, values=X.data)
+    X = matrix_of(rows_of_chunk(chunk))
+    X = X[:, mask] if by_columns else X[mask]
+    rows = rows_of_matrix(X, labels, weights)
     return chunk_of(rows, id, replace(layout, n_columns=X.shape[1]))

@@ -191,14 +191,12 @@ def format_named(name: object, path: str = "data") -> Any:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{path}.format: {name} cannot be imported ({one_line(error)}); the module must be "
-            "importable where the job runs",
-            path=f"{path}.format",
+            "importable where the job runs"
         ) from None
     if not callable(getattr(kind, "of_spec", None)):
         raise ConfigError(
             f"{path}.format: {name} is no format, wanted a subclass of "
-            "elasticml.data.formats.FileFormat",
-            path=f"{path}.format",
+            "elasticml.data.formats.FileFormat"
         )
     return kind
 
@@ -344,8 +342,7 @@ def read_again(
         if id.source != current:
             raise DataError(
                 f"the data have changed since chunk {id} was read: fingerprint is now {current}; "
-                "start a new job, or put the old file back",
-                chunk=str(id),
+                "start a new job, or put the old file back"
             )
     by_id: dict[ChunkId, Chunk] = {}
     for block in sorted({id.block for id in ids}):
@@ -353,7 +350,7 @@ def read_again(
         by_id.update({chunk.id: chunk for chunk in chunks})
     for id in ids:
         if id not in by_id:
-            raise DataError(f"the source has no chunk {id} at this chunk size", chunk=str(id))
+            raise DataError(f"the source has no chunk {id} at this chunk size")
     return [by_id[id] for id in ids]
 
 

@@ -61,8 +61,7 @@ def read_rows(X: Any) -> tuple[Any, RowInput | None]:
     if infer_format(name) in _TABLES:
         raise ConfigError(
             f"{name} does not say which of its columns holds labels: give a source, such as "
-            "em.read_csv(path, label=...)",
-            path=name,
+            "em.read_csv(path, label=...)"
         )
     X, _, _, rows = read(X, None, None, None, None)
     return X, rows
@@ -72,8 +71,7 @@ def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
     path = os.fspath(name)
     if not path.endswith(".npy"):
         raise ConfigError(
-            f"y or sample_weight is {path!r}, wanted an array or the path of an .npy file",
-            key="path",
+            f"y or sample_weight is {path!r}, wanted an array or the path of an .npy file"
         )
     return np.array(array_in(path))
 
@@ -84,9 +82,7 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
         return source_named(name), y
     if y is not None and not isinstance(y, str | int | np.integer):
         raise ConfigError(
-            f"y of {name} is a {type(y).__name__}, wanted the name or index of its column of "
-            "labels",
-            path=name,
+            f"y of {name} is a {type(y).__name__}, wanted the name or index of its column of labels"
         )
     label = -1 if y is None else y if isinstance(y, str) else int(y)
     return source_named(name, label=label), None
@@ -111,7 +107,7 @@ def _rows(
     chunks = load_all(ready)
     if not chunks:
         path = str(source.spec().get("path", "the source"))
-        raise DataError(f"{path} holds no examples, wanted at least one", path=path)
+        raise DataError(f"{path} holds no examples, wanted at least one")
     rows = concatenated([rows_of_chunk(chunk) for chunk in chunks])
     width, labels = n_columns or rows.n_columns, rows.labels
     encoder = ready.fitted_encoder() if isinstance(ready, TableFormat) else None

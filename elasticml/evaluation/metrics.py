@@ -340,7 +340,7 @@ def default_metrics(kind: Kind, *, ranks: bool) -> tuple[str, ...]:
 
 
 def _refusal(name: str, why: str, path: str = "metric") -> ConfigError:
-    return ConfigError(f"{path}: got {name!r}: {why}", path=path)
+    return ConfigError(f"{path}: got {name!r}: {why}")
 
 
 def _own_metric(path: str) -> _Metric:

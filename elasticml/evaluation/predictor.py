@@ -56,8 +56,7 @@ def check_predicts(own: Algorithm, path: str) -> None:
     if own.predict is None:
         raise ConfigError(
             f"{path}: algorithm {own.name} has no predict, which scores need; give "
-            "Algorithm(predict=...) a function",
-            path=path,
+            "Algorithm(predict=...) a function"
         )
 
 

@@ -99,15 +99,12 @@ def resolve_metrics(
     name, path = str(section.get("name")), "validate" if key == "validate" else "evaluate"
     if ":" in name:
         if not names and key == "validate":
-            raise ConfigError(
-                f"validate.metric is missing: name one for algorithm {name}", path="validate.metric"
-            )
+            raise ConfigError(f"validate.metric is missing: name one for algorithm {name}")
         return tuple(names)  # checked with the data, where the algorithm is imported
     if not _has_targets(section):
         raise ConfigError(
             f"{key}: {name} finds clusters, which have no targets to score; use problem: linear "
-            f"or leave out {key}",
-            path=key,
+            f"or leave out {key}"
         )
     # Two stand for any number of classes, which the data say.
     kind = Kind(

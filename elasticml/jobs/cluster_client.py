@@ -103,8 +103,7 @@ def connect(
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{key}: no scheduler answers at {where!r} ({type(error).__name__}); start one or "
-            f"correct the {'address' if scheduler_file is None else 'scheduler file'}",
-            path=key,
+            f"correct the {'address' if scheduler_file is None else 'scheduler file'}"
         ) from error
 
 
@@ -135,8 +134,7 @@ def _check_tls(where: str, security: Security | None) -> None:
         files = (security.tls_ca_file, security.tls_client_cert, security.tls_client_key)
         raise ConfigError(
             f"cluster.tls: {', '.join(map(str, files))} cannot be used: {one_line(error)}; give "
-            "the PEM files of a certificate authority, a certificate and its key",
-            path="cluster.tls",
+            "the PEM files of a certificate authority, a certificate and its key"
         ) from error
     address = where
     if "://" not in where:
@@ -145,6 +143,5 @@ def _check_tls(where: str, security: Security | None) -> None:
     if address.startswith("tls://") and context is None:
         raise ConfigError(
             f"{address} is encrypted, and there is no certificate; give cluster.tls: {{ca, cert, "
-            "key}, or set distributed.comm.tls in Dask's configuration",
-            path="cluster.tls",
+            "key}, or set distributed.comm.tls in Dask's configuration"
         )

@@ -247,9 +247,7 @@ class Handle:
         return answer
 
     def _lost(self, how: str) -> JobFailedError:
-        return JobFailedError(
-            f"the scheduler of job {self.job_id} {how}", reason=SCHEDULER_LOST, job=self.job_id
-        )
+        return JobFailedError(f"the scheduler of job {self.job_id} {how}", reason=SCHEDULER_LOST)
 
 
 async def _reply(client: Client, ask: Callable[[], Coroutine[Any, Any, Record]]) -> Record | None:

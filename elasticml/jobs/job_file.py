@@ -30,14 +30,11 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
             text = file.read(TEXT_BYTES_MAX + 1).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"job file {str(path)!r}: byte {error.start} is not UTF-8; name a YAML file",
-            path=str(path),
+            f"job file {str(path)!r}: byte {error.start} is not UTF-8; name a YAML file"
         ) from None
     except OSError as error:
         why = "does not exist" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise ConfigError(
-            f"job file {str(path)!r}: {why}; name a YAML file", path=str(path)
-        ) from None
+        raise ConfigError(f"job file {str(path)!r}: {why}; name a YAML file") from None
     return _mapping(text, str(path))
 
 
@@ -46,8 +43,7 @@ def _mapping(text: str, where: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(
             f"job file {where!r}: wanted sections such as data: and algorithm:, got "
-            f"{'nothing' if raw is None else type(raw).__name__}",
-            path=where,
+            f"{'nothing' if raw is None else type(raw).__name__}"
         )
     return raw
 
@@ -116,8 +112,7 @@ def data_section(path: Path) -> Mapping[str, Any]:
     section = read_yaml_mapping(path).get("data")
     if not isinstance(section, Mapping):
         raise ConfigError(
-            f"job file '{path}': data is {shown(section)}, wanted a mapping with format and path",
-            path=str(path),
+            f"job file '{path}': data is {shown(section)}, wanted a mapping with format and path"
         )
     return section
 
@@ -137,8 +132,7 @@ def readers_part(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if spec["format"] is None:
         raise ConfigError(
             f"data.format: left out, and the name {shown(spec.get('path'))} does not imply one; "
-            f"wanted one of {', '.join(FILE_FORMATS)}",
-            path="data.format",
+            f"wanted one of {', '.join(FILE_FORMATS)}"
         )
     return spec
 
@@ -165,8 +159,7 @@ def absolute_path(path: str, key: str, folder: Path) -> str:
     if unset:
         raise ConfigError(
             f"{key}: {path!r} names the environment variable {unset[1]}, which is not set; "
-            f"export {unset[1]}=...",
-            path=key,
+            f"export {unset[1]}=..."
         )
     if path.startswith("$") and "://" not in expanded:
         # Relative paths from variables are relative to the working directory, as in a shell.

@@ -113,7 +113,7 @@ def check_source(given: Any, path: str) -> None:
             wanted = "em.Job(algorithm, data), in this order"
         elif hasattr(given, "__arrow_c_stream__"):
             wanted = "em.from_frame(frame, label=...)"
-    raise ConfigError(f"{path}: got {got}, wanted a source: {wanted}", path=path)
+    raise ConfigError(f"{path}: got {got}, wanted a source: {wanted}")
 
 
 def policy_entries(policies: Any) -> list[dict[str, Any]]:
@@ -150,8 +150,7 @@ def _written(policy: object, path: str) -> object:
     except AttributeError as error:
         raise ConfigError(
             f"{path}: {one_line(error)}; a policy has a name and keeps its settings under their "
-            "own names",
-            path=path,
+            "own names"
         ) from None
     if kind not in POLICIES.values():
         entry[NAME] = path_of(kind)
@@ -173,8 +172,7 @@ def parse_cache(cache: Any, folder: Path | None = None) -> str | bool | None:
     if isinstance(cache, str | Path) and str(cache) and not is_url(str(cache)):
         return absolute_path(str(cache), "data.cache", folder or Path.cwd())
     raise ConfigError(
-        f"data.cache: got {shown(cache)}, wanted true, false or a directory on the workers' hosts",
-        path="data.cache",
+        f"data.cache: got {shown(cache)}, wanted true, false or a directory on the workers' hosts"
     )
 
 
@@ -185,7 +183,7 @@ def _size(size: int | str, least: int, path: str, wanted: str) -> int:
         nbytes = 0
     if least <= nbytes < math.inf:
         return nbytes
-    raise ConfigError(f"{path}: got {shown(size)}, wanted {wanted}", path=path)
+    raise ConfigError(f"{path}: got {shown(size)}, wanted {wanted}")
 
 
 def parse_chunk_size(size: int | str | None) -> int | None:
@@ -247,8 +245,7 @@ def _validate(value: Any) -> Validate | None:
 def _simulate(value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"simulate: got {shown(value)}, wanted a mapping such as {{latency_s: 0.001}}",
-            path="simulate",
+            f"simulate: got {shown(value)}, wanted a mapping such as {{latency_s: 0.001}}"
         )
     options_from_section(value)
     return value
@@ -270,7 +267,7 @@ def _algorithm(value: Any) -> AnyAlgorithm:
         return resolved(value)
     if not isinstance(value, Mapping):
         wanted = "em.CoCoA(...) or another algorithm: em.Job(algorithm, data), in this order"
-        raise ConfigError(f"algorithm: got {shown(value)}, wanted {wanted}", path="algorithm")
+        raise ConfigError(f"algorithm: got {shown(value)}, wanted {wanted}")
     name = value.get("name")
     if isinstance(name, str) and ":" in name:
         return read_settings(ImportedAlgorithm, value, "algorithm")
@@ -474,7 +471,7 @@ class JobSpec(SettingsModel):
         for key in ("data", "algorithm"):
             if not isinstance(raw.get(key), Mapping):
                 example = f"{key}: {{{_EXAMPLES[key]}}}"
-                raise ConfigError(f"{key} is missing; such as {example}", path=key)
+                raise ConfigError(f"{key} is missing; such as {example}")
         data, test = _sources(raw["data"], folder)
         members = read_settings(Members, raw.get("members"), "members")
         cluster = _cluster(raw.get("cluster"), members, folder)
@@ -506,8 +503,7 @@ class JobSpec(SettingsModel):
         if not isinstance(cluster, LocalWorkers | None) and self.faults:
             raise ConfigError(
                 f"faults: cluster.kind is {cluster.kind}, and elasticml cannot stop processes "
-                "there; use cluster.kind: local, or leave faults out",
-                path="faults",
+                "there; use cluster.kind: local, or leave faults out"
             )
         if cluster is None or isinstance(cluster, Address):
             if members.start is not None:
@@ -517,20 +513,17 @@ class JobSpec(SettingsModel):
         if isinstance(cluster, ClusterFactory) and (members.max or most) > most:
             raise ConfigError(
                 f"members.max: got {members.max}, wanted at most {most}, the most workers that the "
-                "cluster may have; lower it or raise cluster.workers_max",
-                path="members.max",
+                "cluster may have; lower it or raise cluster.workers_max"
             )
         if members.min > most:
             raise ConfigError(
                 f"members.min: got {members.min}, wanted at most {most}, the most workers that "
-                "the cluster may have; lower it or raise cluster.workers",
-                path="members.min",
+                "the cluster may have; lower it or raise cluster.workers"
             )
         if members.start is not None and members.start > cluster.workers:
             raise ConfigError(
                 f"members.start: got {members.start}, wanted at most cluster.workers, "
-                f"{cluster.workers}: the job would wait forever for the others",
-                path="members.start",
+                f"{cluster.workers}: the job would wait forever for the others"
             )
         check_faults(self.faults, members.start or cluster.workers)
 
@@ -543,13 +536,11 @@ class JobSpec(SettingsModel):
         if is_local_sgd and stop.objective is not None:
             raise ConfigError(
                 "stop.objective: local_sgd computes only the mean loss of the last samples; use "
-                "stop.epochs, rounds or seconds",
-                path="stop.objective",
+                "stop.epochs, rounds or seconds"
             )
         if stop.epochs is not None and not is_local_sgd:
             raise ConfigError(
-                f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds",
-                path="stop.epochs",
+                f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds"
             )
         if certifies_gap(algorithm):
             return
@@ -559,8 +550,7 @@ class JobSpec(SettingsModel):
         if stop.gap is not None:
             others = "stop.epochs, rounds or seconds" if is_local_sgd else "stop.objective"
             raise ConfigError(
-                f"stop.gap: {named} certifies no duality gap; use {certified}{others}",
-                path="stop.gap",
+                f"stop.gap: {named} certifies no duality gap; use {certified}{others}"
             )
         for index, entry in enumerate(self.policies):
             name, path = entry["name"], f"policies[{index}]"
@@ -569,14 +559,12 @@ class JobSpec(SettingsModel):
             if isinstance(algorithm, AsyncSGD) and name in NEED_ROUNDS:
                 raise ConfigError(
                     f"{path}: {name} relieves members that others wait for, and in "
-                    f"{algorithm.name} no member waits; leave it out",
-                    path=path,
+                    f"{algorithm.name} no member waits; leave it out"
                 )
             if name in NEED_GAP:
                 raise ConfigError(
                     f"{path}: {name} decides by the duality gap, which {named} does not certify; "
-                    f"{certified and f'use {certified}'}leave it out",
-                    path=path,
+                    f"{certified and f'use {certified}'}leave it out"
                 )
 
 
@@ -617,7 +605,7 @@ def _beside(spec: Mapping[str, Any], other: object, folder: Path, key: str) -> S
     if isinstance(other, str):
         other = {"path": other}
     if not isinstance(other, Mapping):
-        raise ConfigError(f"{key}: got {shown(other)}, wanted a path or a mapping", path=key)
+        raise ConfigError(f"{key}: got {shown(other)}, wanted a path or a mapping")
     inherits = other.get("format", spec["format"]) == spec["format"]
     shared = {name: value for name, value in spec.items() if inherits and name != "labels"}
     return _file_source({**shared, **with_path(other, folder)}, key)
@@ -629,8 +617,7 @@ def _file_source(spec: Mapping[str, Any], path: str) -> Source:
     if call:
         raise ConfigError(
             f"{path}.format: data in memory have no file; write them to one and name it, or start "
-            f"the job from Python with {call}",
-            path=f"{path}.format",
+            f"the job from Python with {call}"
         )
     return listed_once(format_named(spec["format"], path).of_spec(spec, path))
 
@@ -648,7 +635,7 @@ def _file(path: object, folder: Path, key: str) -> str | None:
     """Resolve the path of a local file."""
     if path is None or isinstance(path, str):
         return None if path is None else absolute_path(path, key, folder)
-    raise ConfigError(f"{key}: got {shown(path)}, wanted the path of a model.npz", path=key)
+    raise ConfigError(f"{key}: got {shown(path)}, wanted the path of a model.npz")
 
 
 def _cluster(section: Any, members: Members, folder: Path) -> Cluster:

@@ -102,13 +102,11 @@ def _check_orientation(algorithm: AnyAlgorithm, data: Source) -> None:
     if needs_columns:
         raise ConfigError(
             f"data: format {spec.get('format')} is by rows, and primal_cocoa works on columns; "
-            "read the data into arrays and give it em.from_arrays(X, y, by='columns')",
-            path="data",
+            "read the data into arrays and give it em.from_arrays(X, y, by='columns')"
         )
     raise ConfigError(
         f"data: the arrays are by columns, and {algorithm.name} works on rows; leave by='columns'"
-        " out, or use primal_cocoa",
-        path="data",
+        " out, or use primal_cocoa"
     )
 
 

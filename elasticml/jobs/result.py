@@ -137,8 +137,7 @@ class Result:
         if not exists(join(name, "summary.json")):
             why = "the run in it has not ended" if exists(join(name, "story.jsonl")) else "no run"
             raise ConfigError(
-                f"{name}: holds no result, {why}; name a directory that result.save or a run wrote",
-                path=name,
+                f"{name}: holds no result, {why}; name a directory that result.save or a run wrote"
             )
         try:
             summary = json.loads(read_bytes(join(name, "summary.json")))
@@ -146,8 +145,7 @@ class Result:
             if version is not None and version > FORMAT_VERSION:
                 raise DataError(
                     f"{name} has version {version} of the format of runs, wanted {FORMAT_VERSION} "
-                    "or less; read it with a later elasticml",
-                    path=name,
+                    "or less; read it with a later elasticml"
                 )
             job = load_yaml(read_bytes(join(name, "job.yaml")).decode(), "its job.yaml")
             history = read_history(read_bytes(join(name, "history.csv")).decode())
@@ -162,8 +160,7 @@ class Result:
         except (ValueError, AttributeError, TypeError, ConfigError) as error:
             raise DataError(
                 f"{name} is damaged ({type(error).__name__}: {one_line(error)}); use another copy "
-                "of the run",
-                path=name,
+                "of the run"
             ) from None
         return cls(
             model=model,

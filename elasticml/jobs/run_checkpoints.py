@@ -107,8 +107,7 @@ def interrupted_run(run_dir: str | Path, setting: CheckpointSetting | None) -> I
         why = "keeps none (checkpoint: false)" if entry is None else why
         raise ConfigError(
             f"resume: there is no checkpoint of {path}: the run {why}; run it from its start: "
-            f"elasticml run {path / 'job.yaml'}",
-            path="resume",
+            f"elasticml run {path / 'job.yaml'}"
         )
     in_run_dir = entry is not None and entry.in_run_dir
     return InterruptedRun(place=place, reached=reached(path), in_run_dir=in_run_dir)
@@ -198,8 +197,7 @@ def job_file_of_run(run_dir: Path) -> Path:
     if not path.is_file():
         raise ConfigError(
             f"resume: {run_dir} holds no run (there is no job.yaml); name the directory of an "
-            "interrupted run",
-            path="resume",
+            "interrupted run"
         )
     return path
 

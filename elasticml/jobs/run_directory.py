@@ -116,14 +116,11 @@ def check_free(path: Path) -> None:
         be created or written.
     """
     if (path / "story.jsonl").exists():
-        raise ConfigError(
-            f"{path}: holds a run already; give another directory or remove it", path=str(path)
-        )
+        raise ConfigError(f"{path}: holds a run already; give another directory or remove it")
     existing = [name for name in (*_FIRST_FILES, *FINAL_FILES) if (path / name).exists()]
     if existing:
         raise ConfigError(
-            f"{path}: holds {existing[0]}, which a run would overwrite; give another directory",
-            path=str(path),
+            f"{path}: holds {existing[0]}, which a run would overwrite; give another directory"
         )
     # The root of an absolute path always exists.
     nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
@@ -152,16 +149,14 @@ def _lock(story: IO[str], path: Path) -> None:
         fcntl.flock(story, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(
-            f"{path}: another process is writing this run; end that one first", path=str(path)
+            f"{path}: another process is writing this run; end that one first"
         ) from None
     except OSError:
         return  # the file system does not support locks
 
 
 def _cannot_write(path: Path, why: str | None) -> ConfigError:
-    return ConfigError(
-        f"{path}: a run cannot be written there: {why}; give another directory", path=str(path)
-    )
+    return ConfigError(f"{path}: a run cannot be written there: {why}; give another directory")
 
 
 class RunDirectory:

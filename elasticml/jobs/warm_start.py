@@ -43,14 +43,13 @@ def load_warm_start(initial: WarmStart | None, algorithm: AnyAlgorithm) -> dict[
     if not isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD | PrimalCoCoA):
         raise ConfigError(
             f"warm_start: algorithm {algorithm.name} does not support it; use algorithm cocoa, "
-            "primal_cocoa, async_sgd or local_sgd, or leave warm_start out",
-            path="warm_start",
+            "primal_cocoa, async_sgd or local_sgd, or leave warm_start out"
         )
     where = f"warm_start: {initial}:" if isinstance(initial, str | Path) else "warm_start:"
     if isinstance(algorithm, LocalSGD):
         named = own_arrays(_arrays(initial))
         if not named:
-            raise ConfigError(f"{where} no arrays in what was given; {_WANTED}", path="warm_start")
+            raise ConfigError(f"{where} no arrays in what was given; {_WANTED}")
         return _checked(where, {name: _numbers(where, name, v) for name, v in named.items()})
     is_linear = isinstance(algorithm, CoCoA | PrimalCoCoA) or algorithm.problem == "linear"
     names = ("coef", "intercept") if is_linear else ("centres", "counts")
@@ -58,7 +57,7 @@ def load_warm_start(initial: WarmStart | None, algorithm: AnyAlgorithm) -> dict[
         name: _numbers(where, name, v) for name, v in _arrays(initial).items() if name in names
     }
     if names[0] not in arrays:
-        raise ConfigError(f"{where} no {names[0]} in what was given; {_WANTED}", path="warm_start")
+        raise ConfigError(f"{where} no {names[0]} in what was given; {_WANTED}")
     if is_linear:
         arrays = {name: array.reshape(-1) for name, array in arrays.items()}
     return _checked(where, arrays)
@@ -71,17 +70,14 @@ def _numbers(where: str, name: str, values: Any) -> NDArray[np.float64]:
         # Tensors whose types NumPy lacks, that require gradients, or that are on a device.
         raise ConfigError(
             f"{where} {name} is not an array of numbers that NumPy can read; for a tensor give "
-            "tensor.detach().double().cpu()",
-            path="warm_start",
+            "tensor.detach().double().cpu()"
         ) from None
 
 
 def _checked(where: str, arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise ConfigError(
-                f"{where} {name} is not finite; give another model", path="warm_start"
-            )
+            raise ConfigError(f"{where} {name} is not finite; give another model")
     return {name: array.tolist() for name, array in arrays.items()}
 
 
@@ -93,7 +89,7 @@ def _arrays(initial: WarmStart) -> Mapping[str, Any]:
     if isinstance(initial, Mapping):
         return initial
     if not isinstance(initial, str | Path):
-        raise ConfigError(f"warm_start: got {shown(initial)}; {_WANTED}", path="warm_start")
+        raise ConfigError(f"warm_start: got {shown(initial)}; {_WANTED}")
     path = Path(initial)
     path = path / "model.npz" if path.is_dir() else path
     try:
@@ -104,4 +100,4 @@ def _arrays(initial: WarmStart) -> Mapping[str, Any]:
         # NumPy's own message for other files suggests unpickling them.
         why = str(error.strerror) if isinstance(error, OSError) and error.strerror else "no model"
         why = "does not exist" if isinstance(error, FileNotFoundError) else why
-        raise ConfigError(f"warm_start: {path}: {why}; {_WANTED}", path="warm_start") from None
+        raise ConfigError(f"warm_start: {path}: {why}; {_WANTED}") from None

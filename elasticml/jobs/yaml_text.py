@@ -98,9 +98,7 @@ def load_yaml(text: str, where: str) -> Any:
     """
     # A character takes at least a byte.
     if len(text) > TEXT_BYTES_MAX or len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
-        raise ConfigError(
-            f"{where}: more than {TEXT_BYTES_MAX} bytes; name a YAML file", path=where
-        )
+        raise ConfigError(f"{where}: more than {TEXT_BYTES_MAX} bytes; name a YAML file")
     loader = None
     try:
         loader = _LimitedLoader(text)
@@ -110,7 +108,7 @@ def load_yaml(text: str, where: str) -> Any:
         place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         problem = " ".join(str(getattr(error, "problem", None) or "it cannot be read").split())
         raise ConfigError(
-            f"{where}{place}: not YAML: {problem[:_PROBLEM_CHARACTERS_MAX]}", path=where
+            f"{where}{place}: not YAML: {problem[:_PROBLEM_CHARACTERS_MAX]}"
         ) from None
     finally:
         if loader is not None:

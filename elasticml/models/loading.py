@@ -94,8 +94,7 @@ def _of_header(arrays: Arrays, name: str) -> Model:
     if HEADER not in arrays:
         raise DataError(
             f"{name} has arrays {', '.join(list(arrays)[:5])} and no header, wanted a file that "
-            "model.save or a job wrote",
-            path=name,
+            "model.save or a job wrote"
         )
     try:
         header = json.loads(bytes(arrays[HEADER]))

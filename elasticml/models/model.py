@@ -614,8 +614,7 @@ class NetworkModel(Model):
             raise ConfigError(
                 f"{self._file}: the network is made by {' and '.join(strange)}, which is code that "
                 f"the file names; if you trust it: em.load_model(path, trust={wanted!r}) or "
-                f"elasticml predict {' '.join(f'--trust {path}' for path in strange)}",
-                path=self._file,
+                f"elasticml predict {' '.join(f'--trust {path}' for path in strange)}"
             )
         self._file = None
 

@@ -84,8 +84,7 @@ class RowInput:
         if self.encoder is not None:
             raise ConfigError(
                 f"the model was fitted to a table with {name}= as numbers, which its rows lack; "
-                f"give {name}= the name of a column of the table",
-                key=name,
+                f"give {name}= the name of a column of the table"
             )
         names = (*self.names, name) if self.names else ()
         return replace(self, n_columns=self.n_columns + 1, names=names)
@@ -210,8 +209,7 @@ class RowInput:
             raise ConfigError(
                 f"{path} is a table, and the model was fitted to rows without names: fit it to a "
                 "table or a DataFrame, or give a source that names the labels: "
-                "em.read_csv(path, label=...)",
-                path=path,
+                "em.read_csv(path, label=...)"
             )
         for table, place in feature_tables(path, format, encoder, keep):
             batch = self._of_table(table, path, place, labelled=labelled)
@@ -398,8 +396,7 @@ def check_by_rows(source: Source) -> None:
     if is_by_columns(source.spec()):
         raise ConfigError(
             "the source is by columns, and models work on rows: leave by='columns' out, or fit it "
-            "by a job of em.PrimalCoCoA",
-            key="by",
+            "by a job of em.PrimalCoCoA"
         )
 
 
@@ -415,7 +412,6 @@ def source_named(name: str, **options: Any) -> Source:
     if kind is None:
         raise ConfigError(
             f"the name {name} does not imply a format (known are {', '.join(known_suffixes())}, "
-            ".npy, or a folder of such files): give a source, such as em.read_svmlight(path)",
-            path=name,
+            ".npy, or a folder of such files): give a source, such as em.read_svmlight(path)"
         )
     return source_from_spec({"format": kind, "path": name, **options})

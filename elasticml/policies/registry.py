@@ -61,28 +61,23 @@ def kind_of(name: str, path: str = "policies") -> type:
     if name in POLICIES:
         return POLICIES[name]
     if ":" not in name:
-        raise ConfigError(
-            f"{path}: there is no policy {shown(name)}{choices_of(name, POLICIES)}", key=name
-        )
+        raise ConfigError(f"{path}: there is no policy {shown(name)}{choices_of(name, POLICIES)}")
     try:
         kind = load_object(name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{path}: policy {shown(name)} cannot be imported: {one_line(error)}; "
-            "give module:Class of a class that every process can import",
-            key=name,
+            "give module:Class of a class that every process can import"
         ) from None
     if not isinstance(kind, type) or not callable(getattr(kind, "suggest", None)):
         raise ConfigError(
             f"{path}: {shown(name)} is not a class with a method suggest(view), which a policy "
-            "must be",
-            key=name,
+            "must be"
         )
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(
             f"{path}: {shown(name)} has no name for the story; give the class one, such as "
-            f"name = {kind.__name__.lower()!r}",
-            key=name,
+            f"name = {kind.__name__.lower()!r}"
         )
     return kind
 
@@ -102,8 +97,7 @@ def read_entry(entry: object, path: str = "policies") -> dict[str, Any]:
         entry = {NAME: entry}
     if not isinstance(entry, Mapping):
         raise ConfigError(
-            f"{path}: got {shown(entry)}, wanted a name or a mapping such as {{name: rebalance}}",
-            path=path,
+            f"{path}: got {shown(entry)}, wanted a name or a mapping such as {{name: rebalance}}"
         )
     fields = dict(entry)
     if NAME not in fields and len(fields) == 1:
@@ -114,8 +108,7 @@ def read_entry(entry: object, path: str = "policies") -> dict[str, Any]:
     if not isinstance(fields.get(NAME), str):
         raise ConfigError(
             f"{path}: got {shown(dict(entry))}, wanted a mapping with a name"
-            f"{choices_of('', POLICIES)}",
-            path=path,
+            f"{choices_of('', POLICIES)}"
         )
     if fields.get("off") is True and len(fields) == 2:
         kind_of(fields[NAME], path)
@@ -137,9 +130,9 @@ def make_policy(entry: object, path: str = "policies") -> Policy:
     try:
         policy: Policy = kind(**fields)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error.message}", **error.fields) from None
+        raise ConfigError(f"{path}: {error.message}") from None
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: {one_line(error)}", path=path) from None
+        raise ConfigError(f"{path}: {one_line(error)}") from None
     return policy
 
 
@@ -153,20 +146,19 @@ def check_entries(entries: Sequence[object], path: str = "policies") -> list[dic
     """
     if isinstance(entries, (str, Mapping)) or not isinstance(entries, Sequence):
         raise ConfigError(
-            f"{path}: got {shown(entries)}, wanted a list such as [{{name: rebalance}}]", path=path
+            f"{path}: got {shown(entries)}, wanted a list such as [{{name: rebalance}}]"
         )
     checked = [read_entry(entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
     names: list[str] = []
     for i, entry in enumerate(checked):
         if entry[NAME] in names:
-            raise ConfigError(f"{path}[{i}]: {shown(entry[NAME])} is listed twice", path=path)
+            raise ConfigError(f"{path}[{i}]: {shown(entry[NAME])} is listed twice")
         names.append(entry[NAME])
         if not entry.get("off"):
             make_policy(entry, f"{path}[{i}]")
     if {entry[NAME] for entry in checked if not entry.get("off")} >= {*LOCAL_WORK}:
         raise ConfigError(
-            f"{path}: got {' and '.join(LOCAL_WORK)}, which both set local_epochs; leave one out",
-            path=path,
+            f"{path}: got {' and '.join(LOCAL_WORK)}, which both set local_epochs; leave one out"
         )
     return checked
 

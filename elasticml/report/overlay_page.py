@@ -190,8 +190,7 @@ def draw(run_dirs: Sequence[str | Path], labels: Sequence[str] | None, out: str 
     path = Path(out)
     if path.suffix not in (".png", ".svg"):
         raise ConfigError(
-            f"plot {str(path)!r} must end in .png or .svg, got {path.suffix or 'no extension'!r}",
-            path=str(path),
+            f"plot {str(path)!r} must end in .png or .svg, got {path.suffix or 'no extension'!r}"
         )
     runs, names = _read(run_dirs, labels)
     picture: Picture = styled(overlay_picture, runs, names)

@@ -118,15 +118,13 @@ def read_run(run_dir: str | Path) -> RunData:
         problem = "is a file" if path.exists() else "does not exist"
         raise ConfigError(
             f"run directory {str(path)!r} {problem}; name a directory that 'elasticml run' wrote,"
-            " such as runs/<name>-<time>",
-            path=str(path),
+            " such as runs/<name>-<time>"
         )
     story, table = path / "story.jsonl", path / "history.csv"
     if not story.is_file() and not table.is_file():
         raise ConfigError(
             f"{str(path)!r} is not a run directory: it has neither story.jsonl nor history.csv;"
-            " name a directory that 'elasticml run' wrote, such as runs/<name>-<time>",
-            path=str(path),
+            " name a directory that 'elasticml run' wrote, such as runs/<name>-<time>"
         )
     notes: list[str] = []
     summary = _read_summary(path / "summary.json", notes)

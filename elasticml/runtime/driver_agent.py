@@ -515,8 +515,7 @@ class DriverAgent:
             f"worker {name} was ended by its nanny for memory a second time in this job: it took "
             f"{format_size(resident_bytes)} of {format_size(limit_bytes)}, and this job needs "
             f"{need}; set memory_limit of the workers to {need} at least, or use more workers, "
-            "fewer threads per worker, or smaller blocks of the data",
-            needed=int(resident_bytes / MEMORY_SHARE_MAX),
+            "fewer threads per worker, or smaller blocks of the data"
         )
         self.feed(self.driver_session.fail(error))
 

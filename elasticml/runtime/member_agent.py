@@ -559,8 +559,7 @@ class MemberAgent:
             if id not in store:
                 raise DataError(
                     f"partition {id.block} of the Dask collection no longer has the rows of chunk "
-                    f"{id}: its graph must give the same rows each time",
-                    chunk=str(id),
+                    f"{id}: its graph must give the same rows each time"
                 )
         return sum(store.chunks[id].nbytes for id in missing)
 

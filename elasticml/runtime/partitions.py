@@ -188,8 +188,7 @@ class PartitionFeed:
         raise DataError(
             f"partition {blocks[0]} of the Dask collection could not be computed in "
             f"{ATTEMPTS_MAX} attempts: its tasks were cancelled, or the data have no graph "
-            "(scattered) and are lost",
-            block=blocks[0],
+            "(scattered) and are lost"
         )
 
     async def _connected(self) -> Client:
@@ -312,6 +311,5 @@ def _high_level(layers: tuple[dict[Key, Any], dict[Key, Any]], address: str) -> 
 def _failed(block: int, error: BaseException) -> DataError:
     return DataError(
         f"partition {block} of the Dask collection could not be computed: "
-        f"{type(error).__name__}: {one_line(error)}",
-        block=block,
+        f"{type(error).__name__}: {one_line(error)}"
     )

@@ -70,8 +70,7 @@ def read_preemptions(path: str | Path) -> list[dict[str, Any]]:
         reason = getattr(error, "strerror", None) or one_line(error)
         raise ConfigError(
             f"simulate.preemption.trace: cannot read {path}: {reason}; give a CSV file with the "
-            f"columns {COLUMNS}",
-            path="simulate.preemption.trace",
+            f"columns {COLUMNS}"
         ) from None
     rows = list(csv.reader(text.splitlines()))
     head = [name.strip() for name in rows[0]] if rows else []
@@ -79,8 +78,7 @@ def read_preemptions(path: str | Path) -> list[dict[str, Any]]:
     if len(who) != 1 or not {"time", "away"} <= set(head):
         raise ConfigError(
             f"simulate.preemption.trace: {path}: line 1: got the columns {', '.join(head)!r}, "
-            f"wanted {COLUMNS}",
-            path="simulate.preemption.trace",
+            f"wanted {COLUMNS}"
         )
     lines = [
         _line(dict(zip(head, row, strict=False)), who[0], f"{path}: line {k}")
@@ -100,8 +98,7 @@ def _line(cells: dict[str, str], who: str, where: str) -> tuple[float, float | N
         expected = {"slot": "a slot, counted from 0", "member": "a member such as 3.1"}
         raise ConfigError(
             f"simulate.preemption.trace: {where}: {who}: got {text!r}, wanted "
-            f"{expected.get(who, 'a whole number from 1 on')}",
-            path="simulate.preemption.trace",
+            f"{expected.get(who, 'a whole number from 1 on')}"
         )
     return at, away, int(number)
 
@@ -114,8 +111,7 @@ def _number(cells: dict[str, str], name: str, where: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ConfigError(
-            f"simulate.preemption.trace: {where}: {name}: got {text!r}, wanted seconds from 0 on",
-            path="simulate.preemption.trace",
+            f"simulate.preemption.trace: {where}: {name}: got {text!r}, wanted seconds from 0 on"
         )
     return value
 

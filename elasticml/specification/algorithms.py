@@ -115,15 +115,13 @@ def loss_terms(loss: str, parameters: Mapping[str, float] = {}) -> Any:
         record = load_object(loss)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"loss: got {shown(loss)}, which cannot be imported here: {one_line(error)}",
-            path="loss",
+            f"loss: got {shown(loss)}, which cannot be imported here: {one_line(error)}"
         ) from None
     try:
         return complete(record)(**{key: float(value) for key, value in parameters.items()})
     except TypeError as error:
         raise ConfigError(
-            f"loss_options: {shown(loss)} does not take them: {one_line(error)}",
-            path="loss_options",
+            f"loss_options: {shown(loss)} does not take them: {one_line(error)}"
         ) from None
 
 
@@ -900,8 +898,7 @@ def torch_missing(error: ImportError | None = None) -> ConfigError:
     )
     return ConfigError(
         f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{detail}"
-        f"; {how_to_install('torch')}, here, on every worker and on the scheduler",
-        key="algorithm.name",
+        f"; {how_to_install('torch')}, here, on every worker and on the scheduler"
     )
 
 
@@ -960,8 +957,7 @@ def absent_rule(algorithm: str, absent: object) -> str:
         able = [name for name, rules in _ABSENT.items() if absent in rules]
         raise ConfigError(
             f"absent: got {shown(absent)}, which algorithm {algorithm} cannot follow, but "
-            f"{', '.join(able)}; use {_REMEDIES[algorithm]}",
-            path="absent",
+            f"{', '.join(able)}; use {_REMEDIES[algorithm]}"
         )
     return resolve_absent(str(absent), algorithm)
 

@@ -89,8 +89,7 @@ class Linear(SettingsModel):
         if isinstance(values, Mapping) and "l1" in values:
             raise ConfigError(
                 "linear: got l1, wanted an L2 penalty alone: for L1 use em.Lasso or em.ElasticNet "
-                "on arrays, or algorithm primal_cocoa (em.PrimalCoCoA) on data by columns",
-                key="l1",
+                "on arrays, or algorithm primal_cocoa (em.PrimalCoCoA) on data by columns"
             )
         return values
 

@@ -154,7 +154,7 @@ def read_faults(raw: object, path: str = "faults") -> tuple[Fault, ...]:
         return ()
     if not isinstance(raw, Sequence) or isinstance(raw, str):
         raise ConfigError(
-            f"{path}: got {shown(raw)}, wanted a list such as [{{round: 100, lose: 7}}]", path=path
+            f"{path}: got {shown(raw)}, wanted a list such as [{{round: 100, lose: 7}}]"
         )
     entries: list[Any] = list(raw)
     faults = [
@@ -189,8 +189,7 @@ def check_faults(faults: Sequence[Fault], workers: int) -> None:
             if fault.returned > n_gone:
                 raise ConfigError(
                     f"{where}: return: {fault.returned}, but {n_gone} of {workers} members have "
-                    f"gone by then; lose them in an earlier round",
-                    path="faults",
+                    f"gone by then; lose them in an earlier round"
                 )
             # The driver chooses which slots return first, so the named ones are unknown from here.
             unnamed += len(gone) - fault.returned
@@ -200,16 +199,14 @@ def check_faults(faults: Sequence[Fault], workers: int) -> None:
             if wrong or len(fault.lose) > n_here:
                 raise ConfigError(
                     f"{where}: lose: {fault.lose}, but slot {(wrong or fault.lose)[0]} holds no "
-                    f"member then; slots are 0 to {workers - 1}",
-                    path="faults",
+                    f"member then; slots are 0 to {workers - 1}"
                 )
             gone |= set(fault.lose)
         elif fault.lose is not None:
             if fault.lose > n_here:
                 raise ConfigError(
                     f"{where}: lose: {fault.lose}, but {n_here} of {workers} members are there "
-                    f"then; lose fewer or set cluster.workers",
-                    path="faults",
+                    f"then; lose fewer or set cluster.workers"
                 )
             unnamed += fault.lose
 

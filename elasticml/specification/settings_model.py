@@ -137,7 +137,7 @@ class Explained:
         try:
             made.check()
         except ValueError as error:
-            raise ConfigError(join(path, error), path=path) from None
+            raise ConfigError(join(path, error)) from None
         return made
 
     @classmethod
@@ -224,10 +224,10 @@ def _check_numbers(raw: object, made: Any, path: str) -> None:
     for key, name in names_by_key(type(made)).items():
         value = getattr(made, name) if key in raw else None
         if isinstance(raw.get(key), bool) and type(value) in (int, float):
-            raise ConfigError(f"{join(path, key)}: got {raw[key]}, wanted a number", path=path)
+            raise ConfigError(f"{join(path, key)}: got {raw[key]}, wanted a number")
         if type(value) is int and abs(value) > INT_MAX:
             got = f"{join(path, key)}: got {shown(value)}"
-            raise ConfigError(f"{got}, wanted at most {INT_MAX}", path=path)
+            raise ConfigError(f"{got}, wanted at most {INT_MAX}")
 
 
 S = TypeVar("S", bound=Explained)
@@ -260,8 +260,7 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
     if not isinstance(raw, Mapping):
         raise ConfigError(
             f"{path}: got {shown(raw)}, wanted a mapping with keys such as "
-            f"{', '.join(keys_of(kind)[:4])}",
-            path=path,
+            f"{', '.join(keys_of(kind)[:4])}"
         )
     made: S = _validator(cast(Any, kind)).validate_python(dict(raw), context={"path": path})
     return made
@@ -386,15 +385,13 @@ def unknown_key(key: object, words: Iterable[str], path: str) -> ConfigError:
     """Return the error for a key that the section does not have."""
     words = list(words)
     name = key if isinstance(key, str) and len(key) <= WORD_CHARACTERS_MAX else shown(key)
-    return ConfigError(
-        f"{join(path, name)} is not a setting{choices_of(key, words)}", path=path, key=name
-    )
+    return ConfigError(f"{join(path, name)} is not a setting{choices_of(key, words)}")
 
 
 def unknown_choice(value: object, words: Iterable[str], path: str) -> ConfigError:
     """Return the error for a value that is not one of the valid words."""
     words = list(words)
-    return ConfigError(f"{path}: got {shown(value)}{choices_of(value, words)}", path=path)
+    return ConfigError(f"{path}: got {shown(value)}{choices_of(value, words)}")
 
 
 def join(path: str, key: object) -> str:
@@ -433,13 +430,12 @@ def _explained(error: ValidationError, kind: type, path: str) -> ConfigError:
         if step == first["loc"][0] or isinstance(step, int):
             where = join(where, step)
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        wrong = unknown_key(first["loc"][-1], keys_of(kind), path)
-        return ConfigError(wrong.message + more, **wrong.fields)
+        return ConfigError(unknown_key(first["loc"][-1], keys_of(kind), path).message + more)
     if first["type"] == "missing" or first["type"].startswith("missing_"):
         what = _description(kind, str(first["loc"][-1]))
-        return ConfigError(f"{where} is missing{what}{more}", path=where)
+        return ConfigError(f"{where} is missing{what}{more}")
     expected = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
-    return ConfigError(f"{where}: got {shown(first['input'])}{expected}{more}", path=where)
+    return ConfigError(f"{where}: got {shown(first['input'])}{expected}{more}")
 
 
 def _description(kind: type, key: str) -> str:

@@ -118,8 +118,7 @@ def check_same_job(checkpoint: Checkpoint, record: JobRecord, fingerprint: str) 
         if where is not None:
             raise ConfigError(
                 f"resume: the checkpoint is of another job: {where}; give the same settings, or "
-                "run the job from its start",
-                path="resume",
+                "run the job from its start"
             )
     if fingerprint != checkpoint.fingerprint:
         raise _changed("size, modification time or options of the files differ")

@@ -104,8 +104,7 @@ def _check(chunk: Chunk, w: F64) -> None:
         raise ConfigError(
             f"algorithm.problem is 'linear' and chunk {chunk.id} is {chunk.layout.kind} with "
             f"{chunk.layout.n_columns} columns, wanted numbers in at most {w.size}; for sequences "
-            "use algorithm cocoa or batch_gradient",
-            key="algorithm.problem",
+            "use algorithm cocoa or batch_gradient"
         )
 
 
@@ -175,8 +174,7 @@ class Linear:
         coef = np.array(arrays.get("coef", np.zeros(self.n_model)), np.float64)
         if coef.shape != (self.n_model,) or not np.isfinite(coef).all():
             raise ConfigError(
-                f"start has a coef of shape {coef.shape}, wanted {self.n_model} finite numbers",
-                key="algorithm.start",
+                f"start has a coef of shape {coef.shape}, wanted {self.n_model} finite numbers"
             )
         if self.fixed is not None:
             coef[self.fixed] = 1.0

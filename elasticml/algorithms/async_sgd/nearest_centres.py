@@ -204,8 +204,7 @@ def _gather(chunk: Chunk, rows: NDArray[np.int64], shift: F64, X: NDArray[Any], 
         raise ConfigError(
             f"algorithm.problem is 'kmeans' and chunk {chunk.id} is {kind} with "
             f"{chunk.layout.n_columns} columns, wanted numbers in {shift.size} columns; "
-            "read the data as numbers",
-            key="algorithm.problem",
+            "read the data as numbers"
         )
     if kind == "dense":
         gather_dense(chunk.values, rows, shift, X, start)

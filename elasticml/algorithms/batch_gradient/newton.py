@@ -225,8 +225,7 @@ def check_columns(settings: BatchGradient, facts: DatasetStats) -> None:
     if facts.layout.kind == "sequence" or size > SIZE_MAX:
         raise ConfigError(
             f"algorithm.optimizer is newton, whose Hessian would have {size:,} rows and columns, "
-            f"wanted at most {SIZE_MAX:,}; use tron or lbfgs",
-            key="algorithm.optimizer",
+            f"wanted at most {SIZE_MAX:,}; use tron or lbfgs"
         )
 
 

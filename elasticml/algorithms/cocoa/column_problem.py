@@ -344,8 +344,7 @@ def two_classes_of(loss: str, labels: F64, root: F64 | None) -> F64:
         raise DataError(
             f"loss: {loss} found {classes.size} distinct labels ({shown}"
             f"{', ...' if classes.size > 5 else ''}), wanted exactly 2; keep two classes in "
-            "the data, or use loss: squared for regression",
-            labels=classes[:100].tolist(),
+            "the data, or use loss: squared for regression"
         )
     return classes
 
@@ -378,7 +377,6 @@ def class_weights(
     if unknown:
         raise ConfigError(
             f"algorithm.class_weight names label {label_text(unknown[0])}, wanted labels among "
-            f"{classes[0]:g} and {classes[1]:g}; correct it",
-            key="algorithm.class_weight",
+            f"{classes[0]:g} and {classes[1]:g}; correct it"
         )
     return class_weight.get(float(classes[0]), 1.0), class_weight.get(float(classes[1]), 1.0)

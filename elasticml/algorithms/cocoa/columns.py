@@ -184,8 +184,7 @@ def check_data(facts: DatasetStats) -> None:
     if layout.dtype != "float64" or layout.kind == "sequence":
         raise ConfigError(
             f"data are {layout.kind} of {layout.dtype}, wanted float64 numbers by columns for "
-            "primal_cocoa: em.from_arrays(X, y, by='columns')",
-            key="data",
+            "primal_cocoa: em.from_arrays(X, y, by='columns')"
         )
 
 
@@ -213,8 +212,7 @@ def collect_problem(
     if initial and initial["coef"].size != d:
         raise ConfigError(
             f"algorithm.warm_start.coef has {initial['coef'].size} numbers, wanted "
-            f"{d}, one for each feature; use a model of the same features",
-            key="algorithm.warm_start",
+            f"{d}, one for each feature; use a model of the same features"
         )
     outcome = yield Exchange(
         operation=cocoa_exchanges.COLUMNS,

@@ -97,6 +97,5 @@ def device_of(setting: str, n_values: int) -> Device:
 def _refusal(why: str) -> ConfigError:
     return ConfigError(
         f"algorithm.device is cuda, which this process cannot use ({why}); use device: auto, "
-        f"or, on workers that have a GPU, {how_to_install('gpu')}",
-        key="algorithm.device",
+        f"or, on workers that have a GPU, {how_to_install('gpu')}"
     )

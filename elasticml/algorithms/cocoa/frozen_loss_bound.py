@@ -179,8 +179,7 @@ def plan_statistics(loss: MarginLoss, n_sent: int, budget: int = BUDGET) -> Boun
         bounded = [name for name in DUAL_LOSSES if LOSSES[name].bound_edges()]
         raise ConfigError(
             f"algorithm.loss is {loss.name!r}, whose absent examples cannot be bounded; wanted one "
-            f"of {', '.join(bounded)}, or absent: reload",
-            key="algorithm.loss",
+            f"of {', '.join(bounded)}, or absent: reload"
         )
     forms: tuple[Form, ...] = ("matrix", "diagonal", "scalar")
     plans = [

@@ -81,16 +81,13 @@ def make_trainer(
     if n > 1 and checked.loss == "logistic" and checked.engine_of is not None:
         raise ConfigError(
             f"algorithm.engine: cocoa trains one model for each of {n} classes against the rest, "
-            "wanted softmax, the problem of linear; leave engine out, or use algorithm cocoa",
-            key="algorithm.engine",
+            "wanted softmax, the problem of linear; leave engine out, or use algorithm cocoa"
         )
     check_scale(checked.scale, facts)
     is_offset = offset_column(checked, facts) is not None  # refused before anything starts
     if rule == "freeze" and (is_offset or n > 1):
         what = "with algorithm.offset, which has" if is_offset else f"with {n} classes, which have"
-        raise ConfigError(
-            f"absent: got 'freeze' {what} no bound of the gap; use reload or stall", path="absent"
-        )
+        raise ConfigError(f"absent: got 'freeze' {what} no bound of the gap; use reload or stall")
     check_warm_start(initial, facts, n)
     if n == 1:
         return _train(checked, facts, targets_for(checked, facts), rule, initial, resume)
@@ -134,8 +131,7 @@ def check_warm_start(initial: Mapping[str, F64], facts: DatasetStats, models: in
     if coef is not None and coef.size != wanted:
         raise ConfigError(
             f"algorithm.warm_start.coef has {coef.size} numbers, wanted {wanted}, one for "
-            f"each feature{' and class' if models > 1 else ''}; use a model of the same features",
-            key="algorithm.warm_start",
+            f"each feature{' and class' if models > 1 else ''}; use a model of the same features"
         )
 
 

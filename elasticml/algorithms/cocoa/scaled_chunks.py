@@ -45,8 +45,7 @@ def check_scale(scale: str, facts: DatasetStats) -> None:
     """
     if scale not in ("auto", "none") and facts.layout.kind == "sequence":
         raise ConfigError(
-            f"algorithm.scale is {scale!r}, wanted none for sequences: their columns are 0 or 1",
-            key="algorithm.scale",
+            f"algorithm.scale is {scale!r}, wanted none for sequences: their columns are 0 or 1"
         )
 
 

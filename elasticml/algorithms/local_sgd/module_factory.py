@@ -58,15 +58,13 @@ def cnn(
         raise ConfigError(
             f"model cnn takes examples of 3 sizes (channels, height, width), 2 channels and 2 "
             f"hidden widths; got shape {list(shape)}, channels {list(channels)}, hidden "
-            f"{list(hidden)}; set algorithm.shape and algorithm.model_options",
-            key="algorithm.shape",
+            f"{list(hidden)}; set algorithm.shape and algorithm.model_options"
         )
     sides = [_after(_after(side)) for side in shape[1:]]
     if min(sides) < 1:
         raise ConfigError(
             f"model cnn takes images of at least 16 x 16 pixels, got shape {list(shape)}; use "
-            "larger images or another model",
-            key="algorithm.shape",
+            "larger images or another model"
         )
     return nn.Sequential(
         nn.Conv2d(shape[0], channels[0], _FILTER),
@@ -148,15 +146,13 @@ def shape_of(settings: LocalSGD, facts: DatasetStats) -> tuple[int, ...]:
         if guess is None:
             raise ConfigError(
                 f"algorithm.shape is missing: the data have {facts.n_columns} columns, which is no "
-                "square image; give the shape of an example, such as [3, 32, 24]",
-                key="algorithm.shape",
+                "square image; give the shape of an example, such as [3, 32, 24]"
             )
         return guess
     if math.prod(shape) != facts.n_columns:
         raise ConfigError(
             f"algorithm.shape is {list(shape)}, {math.prod(shape)} values, and the data have "
-            f"{facts.n_columns} columns; give the shape of one example",
-            key="algorithm.shape",
+            f"{facts.n_columns} columns; give the shape of one example"
         )
     return shape
 
@@ -186,8 +182,7 @@ def device_of(torch: Any, setting: str) -> Any:
     has_cuda = setting != "cpu" and torch.cuda.is_available()
     if setting == "cuda" and not has_cuda:
         raise ConfigError(
-            "algorithm.device is cuda, and this process has no CUDA device; use device: auto",
-            key="algorithm.device",
+            "algorithm.device is cuda, and this process has no CUDA device; use device: auto"
         )
     return torch.device("cuda" if has_cuda else "cpu")
 
@@ -215,14 +210,12 @@ def make_module(
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"algorithm.model {settings.model} cannot be made: {one_line(error)}; "
-            "algorithm.model_options are the factory's keyword arguments",
-            key="algorithm.model",
+            "algorithm.model_options are the factory's keyword arguments"
         ) from error
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(
             f"algorithm.model {settings.model} makes a {type(module).__name__}, wanted a "
-            "torch.nn.Module",
-            key="algorithm.model",
+            "torch.nn.Module"
         )
     return module
 
@@ -233,13 +226,11 @@ def _imported(key: str, path: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"algorithm.{key} is {path!r}, which cannot be imported ({one_line(error)}); every "
-            "worker and the scheduler must be able to import it",
-            key=f"algorithm.{key}",
+            "worker and the scheduler must be able to import it"
         ) from error
     if not callable(imported):
         raise ConfigError(
-            f"algorithm.{key} is {path!r}, a {type(imported).__name__}, wanted a callable",
-            key=f"algorithm.{key}",
+            f"algorithm.{key} is {path!r}, a {type(imported).__name__}, wanted a callable"
         )
     return imported  # type: ignore[no-any-return]
 
@@ -250,15 +241,13 @@ def check_parameters(settings: LocalSGD, trained: Sequence[Any], names: Sequence
     if len(types) != 1 or types[0] not in ("float32", "float64"):
         raise ConfigError(
             f"algorithm.model {settings.model} has parameters of type {', '.join(types) or 'none'},"
-            " wanted float32 or float64 alone",
-            key="algorithm.model",
+            " wanted float32 or float64 alone"
         )
     for name in (INPUT_MEAN, INPUT_STD, "classes"):
         if name in names:
             raise ConfigError(
                 f"algorithm.model {settings.model} has a parameter named {name}, which is reserved "
-                "in results; rename it",
-                key="algorithm.model",
+                "in results; rename it"
             )
 
 

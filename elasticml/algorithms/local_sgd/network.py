@@ -181,8 +181,7 @@ class Network:
             if shape != expected:
                 raise ConfigError(
                     f"the network's array {name} is {shape}, wanted {expected} for model "
-                    f"{self._settings.model}; give the arrays of the same module",
-                    key="warm_start",
+                    f"{self._settings.model}; give the arrays of the same module"
                 )
         weights = [np.asarray(arrays[name]).reshape(-1) for name in self._parameters]
         buffers, frozen = (
@@ -339,16 +338,14 @@ class Network:
             raise ConfigError(
                 f"algorithm.model {self._settings.model} does not take an example of shape "
                 f"{list(self.shape)}: {one_line(error)}; set algorithm.shape or "
-                "algorithm.model_options",
-                key="algorithm.model",
+                "algorithm.model_options"
             ) from None
         n_classes = 0 if self.classes is None else len(self.classes)
         if n_classes and (output.ndim != 2 or output.shape[1] < n_classes):
             raise ConfigError(
                 f"algorithm.model {self._settings.model} gives outputs of shape "
                 f"{list(output.shape[1:])}, wanted one for each of the {n_classes} classes; set "
-                "algorithm.model_options",
-                key="algorithm.model",
+                "algorithm.model_options"
             )
 
 

@@ -53,14 +53,12 @@ def require_conf(environment: Mapping[str, str]) -> HadoopConf:
         raise ConfigError(
             f"no YARN cluster is configured: neither {' nor '.join(VARIABLES)} is set; "
             f"export {VARIABLES[-1]}=/folder/with/yarn-site.xml, or in a clone of elasticml: "
-            "make yarn-up",
-            key=VARIABLES[-1],
+            "make yarn-up"
         )
     if not any((folder / "yarn-site.xml").is_file() for folder in conf.folders):
         named = [name for name in VARIABLES if environment.get(name)]
         raise ConfigError(
-            f"{conf.where()} has no yarn-site.xml; export {named[0]}=/folder/with/yarn-site.xml",
-            key=named[0],
+            f"{conf.where()} has no yarn-site.xml; export {named[0]}=/folder/with/yarn-site.xml"
         )
     return conf
 

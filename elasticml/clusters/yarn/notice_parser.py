@@ -158,8 +158,7 @@ class NoticeParser:
             raise RemoteProtocolError(
                 f"the agent's document {key} cannot be read ({type(error).__name__}: "
                 f"{one_line(error)}), wanted format {_FORMAT}; rebuild the agent from this "
-                "version: make agent",
-                key=key,
+                "version: make agent"
             ) from error
 
     def follow(self) -> None:

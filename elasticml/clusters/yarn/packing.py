@@ -183,8 +183,7 @@ def _send(packed: Path, archive: str) -> None:
     except (OSError, ImportError, ValueError) as error:
         raise ConfigError(
             f"the environment cannot be written to {archive}: {reason_of(error)}; choose a place "
-            "with free space that you may write to",
-            path=archive,
+            "with free space that you may write to"
         ) from error
 
 

@@ -86,8 +86,7 @@ def read_header(body: memoryview, name: str) -> Header:
     if body.nbytes < HEADER_BYTES or bytes(body[:8]) != MAGIC:
         raise DataError(
             f"chunk {name} of {body.nbytes} bytes starts with {bytes(body[:8])!r}, wanted a header "
-            f"of {HEADER_BYTES} bytes starting with {MAGIC!r}",
-            chunk=name,
+            f"of {HEADER_BYTES} bytes starting with {MAGIC!r}"
         )
     fields = _FIXED.unpack_from(body)
     _, version, kind, dtype, low, high, n_letters, rows, columns, stored, length, digest, total = (
@@ -96,8 +95,7 @@ def read_header(body: memoryview, name: str) -> Header:
     if version != VERSION or kind >= len(KINDS) or dtype >= len(DTYPES):
         raise DataError(
             f"chunk {name} has version {version}, kind {kind}, dtype {dtype}; wanted version "
-            f"{VERSION}: remove the cached copy, or install the same elasticml everywhere",
-            chunk=name,
+            f"{VERSION}: remove the cached copy, or install the same elasticml everywhere"
         )
     table = _TABLE.unpack_from(body, _FIXED.size)
     letters = bytes(body[_FIXED.size + _TABLE.size : HEADER_BYTES])[:n_letters]
@@ -121,8 +119,7 @@ def read_header(body: memoryview, name: str) -> Header:
     if total != body.nbytes or header.sizes != sizes or not _is_in_order(header):
         raise DataError(
             f"chunk {name} is cut short or damaged: {body.nbytes} bytes, its header says {total}; "
-            "remove the cached copy or send it again",
-            chunk=name,
+            "remove the cached copy or send it again"
         )
     return header
 

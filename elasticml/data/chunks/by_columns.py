@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import rows_of_arrays
+from elasticml.data.chunks.rows import matrix_of, rows_of_arrays, rows_of_matrix
 from elasticml.errors import ConfigError, DataError
 
 #: Labels of the rows that are not features.
@@ -60,9 +60,8 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
     if checked.dense is not None:
         columns = np.asarray(checked.dense, np.float64).T
         dense = np.concatenate([columns if roots is None else columns * roots, extra_rows])
-        return Rows(labels=numbers, n_columns=len(checked.labels), dense=dense)
-    shape = (len(checked.labels), checked.n_columns)
-    rows = scipy.sparse.csr_array((checked.values, checked.indices, checked.indptr), shape=shape)
+        return rows_of_matrix(dense, numbers)
+    rows = matrix_of(checked)
     if roots is not None:
         rows = scipy.sparse.diags_array(roots) @ rows
     transposed = scipy.sparse.vstack([rows.T, scipy.sparse.csr_array(extra_rows)], format="csr")
@@ -95,10 +94,9 @@ def check_by(by: str, dtype: str) -> None:
         When ``by`` is unknown, or columns are to be stored as float32.
     """
     if by not in ("rows", COLUMNS):
-        raise ConfigError(f"by is {by!r}, wanted 'rows' or 'columns'", key="by")
+        raise ConfigError(f"by is {by!r}, wanted 'rows' or 'columns'")
     if by == COLUMNS and dtype != "float64":
         raise ConfigError(
             f"dtype is {dtype!r}, wanted 'float64' by columns: a residual of lower precision would "
-            "hide small gaps",
-            key="dtype",
+            "hide small gaps"
         )

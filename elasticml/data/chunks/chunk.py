@@ -226,7 +226,7 @@ def csr_chunk(
     labels: ArrayLike,
     indptr: ArrayLike,
     indices: ArrayLike,
-    values: ArrayLike,
+    values: ArrayLike | None,
     n_columns: int,
     weights: ArrayLike | None = None,
     *,
@@ -239,7 +239,8 @@ def csr_chunk(
     labels : array_like (n,)
     indptr : array_like (n + 1,)
     indices : array_like (stored,), zero-based, below ``n_columns``
-    values : array_like (stored,)
+    values : array_like (stored,), optional
+        None if all are 1: the chunk is of kind ``binary_csr``.
     weights : array_like (n,), optional
 
     Raises
@@ -247,32 +248,11 @@ def csr_chunk(
     ValueError
         When lengths differ, or a row pointer or an index is out of range.
     """
-    layout = Layout(kind="csr", dtype=dtype, n_columns=n_columns)
-    arrays = {"indptr": indptr, "indices": indices, "values": values}
-    return Chunk(
-        id, write_body(layout, labels, weights, arrays, n_rows=len(np.asarray(indptr)) - 1)
-    )
-
-
-def binary_csr_chunk(
-    id: ChunkId,
-    labels: ArrayLike,
-    indptr: ArrayLike,
-    indices: ArrayLike,
-    n_columns: int,
-    weights: ArrayLike | None = None,
-    *,
-    dtype: Dtype = "float64",
-) -> Chunk:
-    """Build a sparse chunk whose stored values are all 1; parameters as :func:`csr_chunk`.
-
-    Raises
-    ------
-    ValueError
-        When lengths differ, or a row pointer or an index is out of range.
-    """
-    layout = Layout(kind="binary_csr", dtype=dtype, n_columns=n_columns)
     arrays = {"indptr": indptr, "indices": indices}
+    kind: Kind = "binary_csr" if values is None else "csr"
+    if values is not None:
+        arrays["values"] = values
+    layout = Layout(kind=kind, dtype=dtype, n_columns=n_columns)
     return Chunk(
         id, write_body(layout, labels, weights, arrays, n_rows=len(np.asarray(indptr)) - 1)
     )

@@ -121,8 +121,7 @@ def _check_float32(values: NDArray[Any] | None, block: int) -> None:
     if largest > float(np.finfo(np.float32).max):
         raise DataError(
             f"a value of magnitude {largest:g} in block {block} does not fit float32; set dtype: "
-            "float64 or scale the column",
-            block=block,
+            "float64 or scale the column"
         )
 
 

@@ -56,6 +56,5 @@ class LazyBody:
             why = check_structure(self.header, self.stored)
         if why:
             raise DataError(
-                f"{self.place} is damaged: chunk {self.name}: {why}; remove it and make it again",
-                path=self.place,
+                f"{self.place} is damaged: chunk {self.name}: {why}; remove it and make it again"
             )

@@ -200,22 +200,3 @@ def letters_of_codes(codes: NDArray[np.uint8], layout: Layout) -> NDArray[np.uin
     """Recover the letters' numbers from a sequence chunk's codes; same shape."""
     sigma, hi = len(layout.alphabet), layout.ngrams[1]
     return np.floor_divide(codes, np.uint8(sigma ** (hi - 1)))
-
-
-def column_name(column: int, alphabet: str, length: int, ngrams: tuple[int, int]) -> str:
-    """Return a feature's name, such as ``GT@70``: the n-gram, and its start position (from 0).
-
-    Raises
-    ------
-    ValueError
-        When the column is out of range.
-    """
-    sigma, lo = len(alphabet), ngrams[0]
-    first = first_columns(sigma, length, ngrams)
-    if not 0 <= column < first[-1]:
-        raise ValueError(f"column {column}, wanted 0 to {first[-1] - 1}")
-    k = int(np.searchsorted(first, column, side="right")) - 1
-    n = lo + k
-    position, gram = divmod(column - int(first[k]), sigma**n)
-    letters = [alphabet[gram // sigma ** (n - 1 - j) % sigma] for j in range(n)]
-    return f"{''.join(letters)}@{position}"

@@ -21,7 +21,6 @@ from elasticml.data.chunks.chunk import (
     Chunk,
     Kind,
     Layout,
-    binary_csr_chunk,
     csr_chunk,
     dense_chunk,
     sequence_chunk,
@@ -326,7 +325,7 @@ def chunks_to_warm_up(kind: str | None, dtype: str | None) -> list[Chunk]:
     chunks = (
         dense_chunk(id, one, np.ones((1, 1)), dtype=values),
         csr_chunk(id, one, [0, 1], [0], one, 1, dtype=values),
-        binary_csr_chunk(id, one, [0, 1], [0], 1),
+        csr_chunk(id, one, [0, 1], [0], None, 1),
         sequence_chunk(id, one, np.zeros((1, 8), np.uint8), layout),
     )
     return [chunk for chunk in chunks if kind in (None, chunk.layout.kind)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -44,11 +44,10 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
         )
     if weights is not None and len(weights) != len(labels):
         raise DataError(f"{name}: {len(weights)} weights for {len(labels)} rows, wanted one each")
-    n_columns = int(matrix.shape[1])
     if not is_sparse:
-        _check_finite(matrix, name)
-        dense = np.ascontiguousarray(matrix)
-        return Rows(labels=labels, weights=weights, n_columns=n_columns, dense=dense)
+        width = max(1, matrix.shape[1])
+        _check_finite(matrix, lambda at: divmod(at, width), name)
+        return rows_of_matrix(np.ascontiguousarray(matrix), labels, weights)
     if np.iscomplexobj(matrix):
         raise DataError(f"{name} is of dtype {matrix.dtype}, wanted real numbers")
     if matrix.format in ("csr", "csc", "bsr"):
@@ -62,15 +61,12 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
         csr = csr.copy()
         csr.sum_duplicates()
         csr.eliminate_zeros()
-    _check_finite_csr(csr, name)
-    return Rows(
-        labels=labels,
-        weights=weights,
-        n_columns=n_columns,
-        indptr=csr.indptr.astype(np.int64),
-        indices=csr.indices.astype(np.int32, copy=False),
-        values=csr.data,
+    _check_finite(
+        csr.data,
+        lambda at: (int(np.searchsorted(csr.indptr, at, "right")) - 1, int(csr.indices[at])),
+        name,
     )
+    return rows_of_matrix(csr, labels, weights)
 
 
 def _numeric(values: ArrayLike, what: str, name: str) -> NDArray[Any]:
@@ -152,27 +148,29 @@ def _check_exact(given: NDArray[Any], vector: NDArray[np.float64], what: str, na
         )
 
 
-def _check_finite(matrix: NDArray[Any], name: str) -> None:
-    if matrix.dtype.kind != "f":
+def _check_finite(values: NDArray[Any], place: Callable[[int], tuple[int, int]], name: str) -> None:
+    """Raise a DataError if a value is not finite; ``place`` returns the row and column of one."""
+    if values.dtype.kind != "f":
         return
-    wrong = ~np.isfinite(matrix)
+    wrong = ~np.isfinite(values)
     if wrong.any():
-        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        at = int(np.argmax(wrong))
+        row, column = place(at)
         raise DataError(
-            f"{name}, row {row}, column {column}: value is {matrix[row, column]}, wanted a finite "
+            f"{name}, row {row}, column {column}: value is {values.flat[at]}, wanted a finite "
             f"number ({int(wrong.sum())} such values); impute missing values or remove the rows"
         )
 
 
-def _check_finite_csr(csr: Any, name: str) -> None:
-    wrong = ~np.isfinite(csr.data)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        row = int(np.searchsorted(csr.indptr, at, side="right")) - 1
-        raise DataError(
-            f"{name}, row {row}, column {int(csr.indices[at])}: value is {csr.data[at]}, wanted a "
-            f"finite number ({int(wrong.sum())} such values); impute missing values or remove them"
-        )
+def rows_of_matrix(
+    X: Any, labels: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> Rows:
+    """Return an array or a CSR array (n, d) as rows; nothing is checked."""
+    made = Rows(labels=labels, weights=weights, n_columns=int(X.shape[1]))
+    if isinstance(X, np.ndarray):
+        return replace(made, dense=X)
+    indptr, indices = X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False)
+    return replace(made, indptr=indptr, indices=indices, values=X.data)
 
 
 def rows_nbytes(rows: Rows, dtype: Dtype) -> int:

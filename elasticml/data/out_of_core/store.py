@@ -299,8 +299,7 @@ class OutOfCoreStore:
         except OSError as error:
             raise DataError(
                 f"{self.folder} has no room for scaled copies of chunks ({error.strerror}): free "
-                "some, use more memory per worker, or name a folder with room in ELASTICML_SPILL",
-                path=str(self.folder),
+                "some, use more memory per worker, or name a folder with room in ELASTICML_SPILL"
             ) from None
         self._form_bytes[form.id] = added.nbytes
         return added

@@ -97,8 +97,7 @@ def check_in_memory(nbytes: int, what: str) -> None:
     if nbytes > IN_MEMORY_BYTES_MAX:
         raise ConfigError(
             f"{what} {format_size(nbytes)}, at most {format_size(IN_MEMORY_BYTES_MAX)} can be "
-            "sent with a job; write them to a shared path and name that",
-            nbytes=nbytes,
+            "sent with a job; write them to a shared path and name that"
         )
 
 

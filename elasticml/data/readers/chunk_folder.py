@@ -60,8 +60,7 @@ def _local(path: str) -> str:
     if is_url(path):
         raise ConfigError(
             f"data.path is {path}, wanted a folder on a disk that all members can access: chunk "
-            "files are memory-mapped; copy the folder there",
-            key="data.path",
+            "files are memory-mapped; copy the folder there"
         )
     return path
 
@@ -117,8 +116,7 @@ class ChunkFolder(Format):
         except OSError:
             raise ConfigError(
                 f"{self.path} holds no chunk files ({CHUNKS_MANIFEST} is missing); check "
-                "data.path, or create it with: elasticml convert SOURCE DEST",
-                path=self.path,
+                "data.path, or create it with: elasticml convert SOURCE DEST"
             ) from None
         return _read_manifest(path, status.st_mtime_ns)
 
@@ -142,13 +140,11 @@ class ChunkFolder(Format):
             chunks, summary = map_block(path)
         except OSError as error:
             raise DataError(
-                f"{path} cannot be read: {error.strerror}; copy the folder again, or convert again",
-                path=str(path),
+                f"{path} cannot be read: {error.strerror}; copy the folder again, or convert again"
             ) from None
         if any(chunk.id[:2] != (manifest["name"], block) for chunk in chunks):
             raise DataError(
-                f"{path} is of another conversion than {CHUNKS_MANIFEST} beside it; convert again",
-                path=str(path),
+                f"{path} is of another conversion than {CHUNKS_MANIFEST} beside it; convert again"
             )
         return self._narrowed(chunks, summary)
 
@@ -168,8 +164,7 @@ class ChunkFolder(Format):
             what = "categories" if own_words != training_words else "a first column"
             raise DataError(
                 f"{self.path} was converted with other {what} than the training data have; convert "
-                "the test data with --like TRAIN, the converted training data",
-                path=self.path,
+                "the test data with --like TRAIN, the converted training data"
             )
         return self.with_columns(facts.n_columns)
 
@@ -211,14 +206,12 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a manifest of chunk files ({type(error).__name__}: "
-            f"{one_line(error)}); convert again",
-            path=str(path),
+            f"{one_line(error)}); convert again"
         ) from None
     if version != VERSION:
         raise DataError(
             f"{path} is of version {version}, wanted {VERSION}; convert again with this version of "
-            "elasticml",
-            path=str(path),
+            "elasticml"
         )
     return manifest
 
@@ -281,14 +274,11 @@ def convert(
     """
     if is_by_columns(source.spec()):
         raise ConfigError(
-            "the source is by columns, and converted data are by rows: leave out by='columns'",
-            key="by",
+            "the source is by columns, and converted data are by rows: leave out by='columns'"
         )
     place = place.expanduser().absolute()
     if os.path.lexists(place):
-        raise ConfigError(
-            f"{place} exists already; name another folder, or remove it", path=str(place)
-        )
+        raise ConfigError(f"{place} exists already; name another folder, or remove it")
     before = source.fingerprint()  # "ready" lists its files once
     ready = survey_all(source) if like is None else source.with_stats(like)
     origin = unlisted(ready.spec())
@@ -329,8 +319,7 @@ def _writing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"{place} cannot be written: {reason_of(error)}; {remedy_of(str(place), error)}",
-            path=str(place),
+            f"{place} cannot be written: {reason_of(error)}; {remedy_of(str(place), error)}"
         ) from None
 
 

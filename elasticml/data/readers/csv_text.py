@@ -208,9 +208,7 @@ def _unparsable(text: CsvText, error: str) -> DataError:
         if fields and len(fields) != wanted:
             return DataError(
                 f"{text.path}, line {line}: {len(fields)} fields, wanted {wanted} (separated by "
-                f"{text.format.delimiter!r})",
-                path=text.path,
-                line=line,
+                f"{text.format.delimiter!r})"
             )
     try:
         text.piece.text.decode()
@@ -218,11 +216,9 @@ def _unparsable(text: CsvText, error: str) -> DataError:
         line = line_number(text.path, text.piece, wrong.start)
         return DataError(
             f"{text.path}, line {line}: byte {text.piece.text[wrong.start]:#x} is not UTF-8; "
-            "convert the file, such as by iconv -f LATIN1 -t UTF-8",
-            path=text.path,
-            line=line,
+            "convert the file, such as by iconv -f LATIN1 -t UTF-8"
         )
-    return DataError(f"{text.path} cannot be parsed as CSV: {error}", path=text.path)
+    return DataError(f"{text.path} cannot be parsed as CSV: {error}")
 
 
 @once_per_version
@@ -273,9 +269,9 @@ def _names_of(
     """Return the names of the columns, from the first record."""
     first = head[0][1] if head else []
     if not first:
-        raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
+        raise DataError(f"{path}, line 1 is blank, wanted columns")
     if any("\0" in name for name in first):
-        raise DataError(f"{path} is no UTF-8 text (UTF-16?), wanted CSV: convert it", path=path)
+        raise DataError(f"{path} is no UTF-8 text (UTF-16?), wanted CSV: convert it")
     return tuple(first) if format.header else tuple(str(i) for i in range(len(first)))
 
 
@@ -301,7 +297,7 @@ def _head_of(
             records.append((at, fields))
             at = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}, line {at}: {error}", path=path, line=at) from None
+        raise DataError(f"{path}, line {at}: {error}") from None
     return records
 
 

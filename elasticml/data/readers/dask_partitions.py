@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
 from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import rows_of_arrays
+from elasticml.data.chunks.rows import rows_of_arrays, rows_of_matrix
 from elasticml.data.formats import Format
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import BLOCK_BYTES, BlockInfo
@@ -157,16 +157,7 @@ def _rows_of_arrays(parts: Sequence[Any], columns: int | None, block: int) -> Ro
     if X.ndim == 2 and columns is not None and X.shape[1] != columns:
         raise DataError(f"{partition_title(block)} has {X.shape[1]} columns, wanted {columns}")
     if X.ndim == 2 and X.shape[0] == 0 and len(y) == 0:
-        width, none = int(X.shape[1]), np.empty(0)
-        if isinstance(X, np.ndarray):
-            return Rows(labels=none, n_columns=width, dense=np.empty((0, width)))
-        return Rows(
-            labels=none,
-            n_columns=width,
-            indptr=np.zeros(1, np.int64),
-            indices=np.empty(0, np.int32),
-            values=none,
-        )
+        return rows_of_matrix(X.astype(np.float64), np.empty(0))
     return rows_of_arrays(X, np.asarray(y), weights, name=partition_title(block))
 
 

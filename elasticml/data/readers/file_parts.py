@@ -89,12 +89,11 @@ def _visible(
     if not files:
         what = f"the folder {path} has" if base == path else f"the pattern {path} matches"
         within = f" (but folders, such as {folders[0]}: name one of them)" if folders else ""
-        raise ConfigError(f"{what} no file with data{within}; check data.path", path=path)
+        raise ConfigError(f"{what} no file with data{within}; check data.path")
     if folders and base == path:
         raise ConfigError(
             f"the folder {path} has folders in it, such as {folders[0]}, wanted files of data "
-            f"alone; name one of them, or a pattern such as {join(path, '*', '*')}",
-            path=path,
+            f"alone; name one of them, or a pattern such as {join(path, '*', '*')}"
         )
     return tuple(
         DataFile(
@@ -259,8 +258,7 @@ class Listing:
         if number >= len(self.groups):
             raise DataError(
                 f"{self._path} has {len(self.groups)} blocks, and block {number} is to be read: "
-                "files have changed; start a new job when all are in place",
-                path=self._path,
+                "files have changed; start a new job when all are in place"
             )
         return self.groups[number]
 
@@ -281,8 +279,7 @@ class Listing:
             raise unusable(file.path, "accessed", error) from None
         if (entry["size"], version_of(inner, entry)) != (file.size, file.token):
             raise DataError(
-                f"{file.path} has changed since it was listed; start a new job when it is in place",
-                path=file.path,
+                f"{file.path} has changed since it was listed; start a new job when it is in place"
             )
 
     def fingerprint(self, spec: Mapping[str, Any]) -> str:

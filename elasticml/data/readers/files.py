@@ -150,9 +150,9 @@ def file_info(path: str) -> DataFile:
 def info_of(path: str, inner: str, info: Mapping[str, Any]) -> DataFile:
     """Return a file's size, version and compression by fsspec's ``info`` of it."""
     if info["type"] == "directory":
-        raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
+        raise ConfigError(f"data path {path} is a directory, wanted a file")
     if info["size"] == 0:
-        raise DataError(f"{path} is empty (0 bytes), wanted at least one example", path=path)
+        raise DataError(f"{path} is empty (0 bytes), wanted at least one example")
     size, token = int(info["size"]), version_of(inner, info)
     compression = _compression(path, token, size)
     return DataFile(path=path, size=size, token=token, compression=compression)
@@ -187,23 +187,21 @@ def missing(path: str) -> ConfigError:
     """Return the error for a file that does not exist."""
     return ConfigError(
         f"data file {path} does not exist; check data.path",
-        path=path,
-        is_missing=True,
+        missing_file=path,
         host_fault=OSError.__name__,
     )
 
 
 def located(error: ElasticmlError, process: str) -> ElasticmlError:
     """Return the error of another process than the user's: it names the host that lacks a file."""
-    if not error.fields.get("is_missing"):
+    path = error.fields.get("missing_file")
+    if path is None:
         return error
-    path = error.fields["path"]
     return ConfigError(
         f"data file {path} does not exist on host {socket.gethostname()}, where {process} runs; "
         "check data.path: a file must have the same path on the hosts of the scheduler and of all "
         "workers, such as on a shared file system; or give a URL that they can open, or a Dask "
         "frame (em.from_dask)",
-        path=path,
         host_fault=error.fields["host_fault"],
     )
 
@@ -212,7 +210,6 @@ def unusable(path: str, action: str, error: Exception) -> ConfigError:
     """Return the error for a file that cannot be opened, accessed or listed."""
     return ConfigError(
         f"data file {path} cannot be {action}: {reason_of(error)}; {remedy_of(path, error)}",
-        path=path,
         host_fault=host_fault(error),
     )
 
@@ -313,8 +310,7 @@ def read_line(source: BinaryIO, path: str) -> bytes:
 def _long_line(path: str, what: str) -> DataError:
     return DataError(
         f"{path}: {what} is longer than {LINE_BYTES_MAX} bytes, wanted lines of text; copy or "
-        "download the file again",
-        path=path,
+        "download the file again"
     )
 
 
@@ -330,9 +326,7 @@ def _decompressed(path: str, compression: Compression, compressed_bytes: int) ->
                 lines = line + sum(part.count(b"\n") for part in parts)
                 raise DataError(
                     f"{path}, line {lines}: the {compression} data end early or are damaged "
-                    f"({one_line(error)}); copy or download the file again",
-                    path=path,
-                    line=lines,
+                    f"({one_line(error)}); copy or download the file again"
                 ) from None
             parts.append(part)
             size += len(part)

@@ -136,8 +136,7 @@ class ImageSource(FileFormat):
             if getattr(self, key) is not None:
                 raise ConfigError(
                     f"data.{key} is only for folders of pictures, and {self.path} is none; leave "
-                    "it out, or unpack an archive",
-                    key=f"data.{key}",
+                    "it out, or unpack an archive"
                 )
         labels = self.labels
         if labels is None:
@@ -146,8 +145,7 @@ class ImageSource(FileFormat):
                 raise ConfigError(
                     f"data.labels is missing, and cannot be derived from {self.path}, which is not "
                     "named ...images-idx3...; name the IDX file of the labels, or a folder of "
-                    "pictures instead of an archive",
-                    key="data.labels",
+                    "pictures instead of an archive"
                 )
             labels = f"{before}labels-idx1{after}"
         return [file_info(self.path), file_info(labels)]
@@ -248,23 +246,20 @@ class ImageSource(FileFormat):
                 raise DataError(
                     f"{file.path} is in folder {_class_of(file)}, wanted one of the {len(classes)} "
                     f"classes of the training data: {', '.join(classes[:_NAMED_MAX])}{more}; name "
-                    "the right data, or leave that folder out",
-                    path=self.path,
+                    "the right data, or leave that folder out"
                 )
             if self.n_columns not in (None, n_columns):
                 raise DataError(
                     f"{file.path} is {height} x {width} pixels, {n_columns} values, wanted "
                     f"{self.n_columns} as in the training data; set data.size and data.mode alike "
-                    "for both",
-                    path=file.path,
+                    "for both"
                 )
             image = _read_picture(file.path, self.mode or "RGB")
             if (image.height, image.width) != (height, width):
                 if self.size is None:
                     raise DataError(
                         f"{file.path} is {image.height} x {image.width} pixels, wanted {height} x "
-                        f"{width} as the first picture; set data.size, to which all are resized",
-                        path=file.path,
+                        f"{width} as the first picture; set data.size, to which all are resized"
                     )
                 image = image.resize((width, height), Image.Resampling.BILINEAR)
             pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
@@ -293,14 +288,12 @@ def _headers(images_file: DataFile, labels_file: DataFile) -> tuple[_Idx, _Idx]:
     images, labels = _header(images_file), _header(labels_file)
     if len(images.shape) < 2 or 0 in images.shape:
         raise DataError(
-            f"{images.path} has dimensions {images.shape}, wanted images and their pixels",
-            path=images.path,
+            f"{images.path} has dimensions {images.shape}, wanted images and their pixels"
         )
     if labels.shape != images.shape[:1]:
         raise DataError(
             f"{labels.path} has dimensions {labels.shape}, wanted one label for each of the "
-            f"{images.shape[0]} images of {images.path}",
-            path=labels.path,
+            f"{images.shape[0]} images of {images.path}"
         )
     return images, labels
 
@@ -312,7 +305,7 @@ def _header(file: DataFile) -> _Idx:
         is_idx = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
         sizes = source.read(4 * start[3]) if is_idx else b""
     if not is_idx or not 0 < start[3] <= _DIMENSIONS_MAX or len(sizes) != 4 * start[3]:
-        raise DataError(f"{path} begins with {start.hex(' ') or 'nothing'}, {_WANTED}", path=path)
+        raise DataError(f"{path} begins with {start.hex(' ') or 'nothing'}, {_WANTED}")
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     header = _Idx(path=path, type=np.dtype(_TYPES[start[2]]), shape=shape)
     expected_bytes = 4 + len(sizes) + shape[0] * header.width * header.type.itemsize
@@ -321,8 +314,7 @@ def _header(file: DataFile) -> _Idx:
     elif file.size != expected_bytes:
         raise DataError(
             f"{path} has {file.size} bytes, wanted {expected_bytes} for dimensions {shape}; copy "
-            "or download it again",
-            path=path,
+            "or download it again"
         )
     return header
 
@@ -351,8 +343,7 @@ def _damage_errors(path: str) -> Iterator[None]:
     except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise DataError(
             f"{path}: the data end early or are damaged ({one_line(error)}); copy or download "
-            "the file again",
-            path=path,
+            "the file again"
         ) from None
 
 
@@ -370,8 +361,7 @@ def _take(source: BinaryIO, idx: _Idx, start: int, n: int) -> NDArray[np.float64
         row, column = np.argwhere(wrong)[0].tolist()
         raise DataError(
             f"{idx.path}, example {start + row}, value {column}: {values[row, column]}, wanted a "
-            "finite number",
-            path=idx.path,
+            "finite number"
         )
     return values
 
@@ -382,9 +372,7 @@ def _check_end(source: BinaryIO, idx: _Idx) -> None:
         further = source.read(1)
     if further:
         raise DataError(
-            f"{idx.path} has more data after its {idx.shape[0]} examples; copy or download it "
-            "again",
-            path=idx.path,
+            f"{idx.path} has more data after its {idx.shape[0]} examples; copy or download it again"
         )
 
 
@@ -418,8 +406,7 @@ def _images_in(path: str) -> Sequence[DataFile]:
     if not names:
         raise DataError(
             f"{path} has no pictures in folders, wanted one folder for each class with files such "
-            f"as {', '.join(_SUFFIXES[:3])}",
-            path=path,
+            f"as {', '.join(_SUFFIXES[:3])}"
         )
     return [
         DataFile(
@@ -452,9 +439,7 @@ def _read_picture(path: str, mode: str | None = None) -> Any:
         content = file.read(IMAGE_BYTES_MAX + 1)
     if len(content) > IMAGE_BYTES_MAX:
         raise DataError(
-            f"{path} has {len(content)} bytes or more, wanted an image of at most "
-            f"{IMAGE_BYTES_MAX}",
-            path=path,
+            f"{path} has {len(content)} bytes or more, wanted an image of at most {IMAGE_BYTES_MAX}"
         )
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as opened:
@@ -465,5 +450,5 @@ def _read_picture(path: str, mode: str | None = None) -> Any:
         unknown = isinstance(error, UnidentifiedImageError)
         why = "Pillow does not know its format" if unknown else one_line(error)
         raise DataError(
-            f"{path} cannot be decoded as a picture ({why}); replace or remove it", path=path
+            f"{path} cannot be decoded as a picture ({why}); replace or remove it"
         ) from None

@@ -47,15 +47,13 @@ class NpzSource(FileFormat):
                 raise
             why = one_line(error.__cause__)
             raise DataError(
-                f"{path} is not a readable .npz file ({why}); write it with numpy.savez",
-                path=path,
+                f"{path} is not a readable .npz file ({why}); write it with numpy.savez"
             ) from None
         sparse = ("data", "indices", "indptr", "shape")
         if "y" not in arrays or not ("X" in arrays or all(key in arrays for key in sparse)):
             raise DataError(
                 f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; wanted y, and X or "
-                f"{', '.join(sparse)}",
-                path=path,
+                f"{', '.join(sparse)}"
             )
         X: Any = arrays.get("X")
         if X is None:

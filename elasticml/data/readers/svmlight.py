@@ -140,10 +140,7 @@ class SvmlightSource(FileFormat):
         token = _token_at(text, at)
         line, column = line_number(path, piece, at), at - start + 1
         raise DataError(
-            f"{path}, line {line}, column {column}: {self._complaint(token, error, base)}",
-            path=path,
-            line=line,
-            column=column,
+            f"{path}, line {line}, column {column}: {self._complaint(token, error, base)}"
         )
 
     def _complaint(self, token: str, error: int, base: int) -> str:
@@ -194,11 +191,7 @@ def _refuse_row(path: str, piece: Piece, row: int) -> NoReturn:
             break
         indices.add(index)
     line = line_number(path, piece, at)
-    raise DataError(
-        f"{path}, line {line}: feature index {index} occurs twice, wanted each once",
-        path=path,
-        line=line,
-    )
+    raise DataError(f"{path}, line {line}: feature index {index} occurs twice, wanted each once")
 
 
 @once_per_version

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import rows_of_matrix
 from elasticml.data.json_record import JsonRecord
 from elasticml.errors import DataError, one_line, shown
 
@@ -275,21 +276,22 @@ class TableEncoder(JsonRecord):
                 indices.append(np.broadcast_to(np.asarray(at + start, np.int64), n))
             start += column.width
         labels, m = np.zeros(n), len(values)
-        stacked = np.column_stack(values) if n else np.empty((0, m))
+        X: Any = np.column_stack(values) if n else np.empty((0, m))
         if all(column.kind in ("number", "date") for column in self.columns):
-            return Rows(labels=labels, n_columns=d, dense=stacked)
+            return rows_of_matrix(X, labels)
         places = np.column_stack(indices) if n else np.empty((0, m), np.int64)
         if m >= _DENSE_SHARE * d:
             dense = np.zeros((n, d))
-            np.put_along_axis(dense, places, stacked, axis=1)
-            return Rows(labels=labels, n_columns=d, dense=dense)
-        kept = stacked != 0
+            np.put_along_axis(dense, places, X, axis=1)
+            return rows_of_matrix(dense, labels)
+        kept = X != 0
+        indptr = np.concatenate(([0], np.cumsum(kept.sum(axis=1)))).astype(np.int64)
         return Rows(
             labels=labels,
             n_columns=d,
-            indptr=np.concatenate(([0], np.cumsum(kept.sum(axis=1)))).astype(np.int64),
+            indptr=indptr,
             indices=places[kept].astype(np.int32),
-            values=stacked[kept],
+            values=X[kept],
         )
 
     def labels(self, table: Any, path: str, place: Place) -> F64:
@@ -318,15 +320,13 @@ class TableEncoder(JsonRecord):
             raise DataError(
                 f"{what} lacks column{'s' * (len(missing) > 1)} {listed(missing)}, wanted "
                 f"{listed(wanted)} as in training; add them, or train with "
-                "data.missing_columns: fill",
-                column=missing[0],
+                "data.missing_columns: fill"
             )
         extra = [name for name in names if name not in self.used]
         if extra and self.extra_columns == "error":
             raise DataError(
                 f"{what} has column{'s' * (len(extra) > 1)} {listed(extra)}, which training did "
-                "not have; drop them, or train with data.extra_columns: ignore",
-                column=extra[0],
+                "not have; drop them, or train with data.extra_columns: ignore"
             )
 
     def filled(self, table: Any) -> Any:
@@ -453,9 +453,7 @@ def numbers(table: Any, name: str, path: str, place: Place, accepts_missing: boo
     elif not _is_numeric(kind):
         raise DataError(
             f"column {shown(name)} of {path} holds {kind}, wanted numbers; list it in "
-            "data.categorical or data.ignore",
-            path=path,
-            column=name,
+            "data.categorical or data.ignore"
         )
     if pyarrow.types.is_boolean(column.type):
         column = column.cast(pyarrow.uint8())
@@ -483,9 +481,7 @@ def texts(table: Any, name: str, path: str, place: Place, accepts_missing: bool)
     except (pyarrow.ArrowNotImplementedError, pyarrow.ArrowInvalid) as error:
         raise DataError(
             f"column {shown(name)} of {path} cannot be categories ({one_line(error)}); list it in "
-            "data.ignore",
-            path=path,
-            column=name,
+            "data.ignore"
         ) from None
     if column.null_count and not accepts_missing:
         _refuse_missing(column.is_null().to_numpy(), name, path, place)
@@ -570,11 +566,7 @@ def days_of(table: Any, name: str, path: str, place: Place, accepts_missing: boo
             value = column[row].as_py()
             raise wrong_cell(path, place(row), name, value, "a date as 2013-01-31")
     elif type_of_arrow(column.type) != "date" and not pyarrow.types.is_null(column.type):
-        raise DataError(
-            f"column {shown(name)} of {path} holds {column.type}, wanted dates",
-            path=path,
-            column=name,
-        )
+        raise DataError(f"column {shown(name)} of {path} holds {column.type}, wanted dates")
     missing = column.is_null().to_numpy()
     if not accepts_missing:
         _refuse_missing(missing, name, path, place)
@@ -636,11 +628,7 @@ def wrong_cell(path: str, place: str, column: str, value: str, wanted: str) -> D
 
 def _wrong_value(path: str, place: str, column: str, value: Any, wanted: str) -> DataError:
     got = repr(value) if isinstance(value, str) else value
-    return DataError(
-        f"{path}, {place}, column {shown(column)}: value is {got}, wanted {wanted}",
-        path=path,
-        column=column,
-    )
+    return DataError(f"{path}, {place}, column {shown(column)}: value is {got}, wanted {wanted}")
 
 
 def _is_numeric(kind: Any) -> bool:
@@ -682,9 +670,7 @@ def check_columns(path: str, there: Sequence[str], names: Sequence[str]) -> None
     if missing:
         raise DataError(
             f"{path} lacks column {shown(missing[0])} ({len(missing)} in all), wanted the columns "
-            f"of the training data; it has {listed(there)}",
-            path=path,
-            column=missing[0],
+            f"of the training data; it has {listed(there)}"
         )
 
 
@@ -701,8 +687,5 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, path: str, place: Pla
             f"{place(int(np.argmax(missing)))}; impute them by data.missing: median (in Python "
             'em.read_csv(path, label, missing="median"), em.from_frame(frame, y, missing="median") '
             "or another reader, also as X of an estimator), remove the rows, or list the column in "
-            "data.ignore",
-            path=path,
-            column=name,
-            count=count,
+            "data.ignore"
         )

@@ -224,23 +224,19 @@ class TableFormat(Format, TableOptions):
             raise ConfigError(
                 f"data.{key} names column {shown(column)}, which {self.path} does not have; it has "
                 f"{', '.join(map(shown, names[:20]))}{', ...' if len(names) > 20 else ''}"
-                f"{self._separated()}{did_you_mean(column, names)}",
-                key=f"data.{key}",
+                f"{self._separated()}{did_you_mean(column, names)}"
             )
 
         if len(set(names)) != len(names):
             twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise DataError(
-                f"{self.path}, line 1: column {shown(twice)} is in the header twice", path=self.path
-            )
+            raise DataError(f"{self.path}, line 1: column {shown(twice)} is in the header twice")
         label = find(self.label, "label")
         weight = None if self.weight is None else find(self.weight, "weight")
         excluded = {label, weight, *(find(column, "ignore") for column in self.ignore)}
         features = tuple(name for name in names if name not in excluded)
         if not features:
             raise ConfigError(
-                f"{self.path} has no column besides {label!r}{self._separated()}, wanted features",
-                path=self.path,
+                f"{self.path} has no column besides {label!r}{self._separated()}, wanted features"
             )
         listed = frozenset(find(column, "categorical") for column in self.categorical)
         numeric = frozenset(find(column, "numeric") for column in self.numeric)
@@ -248,8 +244,7 @@ class TableFormat(Format, TableOptions):
         if both:
             raise ConfigError(
                 f"data.numeric and data.categorical both name column {shown(both[0])}; name it in "
-                "one",
-                key="data.numeric",
+                "one"
             )
         by_name = dict(zip(names, types, strict=True)) | dict.fromkeys(self.words or (), "text")
         by_name |= dict.fromkeys(numeric, "number")
@@ -284,8 +279,7 @@ class TableFormat(Format, TableOptions):
         if self.encoder is None and self.needs_survey:
             raise ConfigError(
                 f"the encoding of {self.path} depends on all rows: survey all blocks and read with "
-                "the merged facts",
-                path=self.path,
+                "the merged facts"
             )
         fitted: TableEncoder = self.encoder or self._fit({})
         return fitted
@@ -344,9 +338,7 @@ class TableFormat(Format, TableOptions):
                 raise DataError(
                     f"column {shown(label)} of {self.path}, the label, holds "
                     f"{len(surveys[label].values)} different texts{example}, wanted numbers or at "
-                    f"most {VOCABULARY_OF_TEXT} classes; correct data.label",
-                    path=self.path,
-                    column=label,
+                    f"most {VOCABULARY_OF_TEXT} classes; correct data.label"
                 )
             classes = tuple(sorted(surveys[label].values))
         elif columns.types[label] == "boolean":

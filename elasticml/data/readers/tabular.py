@@ -184,7 +184,7 @@ class TableSource(FileFormat, TableFormat):
         """Return byte ranges or row groups; raises for a missing, empty or unreadable file."""
         blocks = super().blocks()
         if all(block.rows == 0 for block in blocks):
-            raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
+            raise DataError(f"{self.path} holds no rows, wanted at least one")
         return blocks
 
     def read_parts(self, block: int, parts: Sequence[FileBlock]) -> Iterator[Rows]:
@@ -502,8 +502,7 @@ def _feature_tables(
     lacking = [name for name in keep if name not in names]
     if lacking:
         raise ConfigError(
-            f"{path} has no column {shown(lacking[0])} to keep{did_you_mean(lacking[0], names)}",
-            path=path,
+            f"{path} has no column {shown(lacking[0])} to keep{did_you_mean(lacking[0], names)}"
         )
     used = [name for name in names if name in {*encoder.used, *keep}]
     if not is_csv:
@@ -574,7 +573,7 @@ def _open_parquet(path: str) -> Iterator[Any]:
             file = pyarrow.parquet.ParquetFile(raw)
         except Exception as error:  # of every kind, for damaged files
             why = one_line(error)
-            raise DataError(f"{path} is not a readable Parquet file: {why}", path=path) from None
+            raise DataError(f"{path} is not a readable Parquet file: {why}") from None
         _check_row_groups(path, file.metadata, raw)
         with reading(path):
             yield file
@@ -590,7 +589,7 @@ def _check_row_groups(path: str, meta: Any, raw: Any) -> None:
         group = meta.row_group(index)
         table_bytes = max(group.total_byte_size, 8 * group.num_rows * meta.num_columns)
         if group.num_rows < 0 or group.total_byte_size < 0:
-            raise DataError(f"{path}: row group {index} has a negative size", path=path)
+            raise DataError(f"{path}: row group {index} has a negative size")
         check_expansion(path, f"row group {index}", table_bytes // _ROW_GROUP_FACTOR, nbytes)
 
 

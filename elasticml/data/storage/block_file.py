@@ -160,7 +160,7 @@ def map_block(path: Path) -> Block:
 
 
 def _damaged(path: Path, why: str) -> DataError:
-    return DataError(f"{path} is damaged: {why}; remove it and make it again", path=str(path))
+    return DataError(f"{path} is damaged: {why}; remove it and make it again")
 
 
 def _map_chunks(

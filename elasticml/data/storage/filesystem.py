@@ -215,7 +215,7 @@ def _failing(place: str, action: str, absence_is_failure: bool = True) -> Iterat
         if isinstance(error, FileNotFoundError) and not absence_is_failure:
             raise
         raise ConfigError(
-            f"{place} cannot be {action}: {reason_of(error)}; {remedy_of(place, error)}", path=place
+            f"{place} cannot be {action}: {reason_of(error)}; {remedy_of(place, error)}"
         ) from error
 
 

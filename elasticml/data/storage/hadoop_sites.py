@@ -52,7 +52,7 @@ class HadoopConf:
             return float(text) if text else default
         except ValueError:
             raise ConfigError(
-                f"{key} is {text!r}, wanted a number; correct it in {self.where()}", key=key
+                f"{key} is {text!r}, wanted a number; correct it in {self.where()}"
             ) from None
 
     def flag(self, key: str, default: bool) -> bool:
@@ -67,9 +67,7 @@ class HadoopConf:
         match = re.fullmatch(r"(-?[\d.]+)\s*(ns|us|ms|s|m|h|d)?", text)
         if match is None:
             raise ConfigError(
-                f"{key} is {text!r}, wanted a time such as 5000 or 5s; correct it in "
-                f"{self.where()}",
-                key=key,
+                f"{key} is {text!r}, wanted a time such as 5000 or 5s; correct it in {self.where()}"
             )
         return float(match[1]) * _UNITS_S[match[2] or unit]
 
@@ -94,13 +92,11 @@ def parse_site(text: bytes, name: str) -> list[tuple[str, str, bool]]:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ConfigError(
-            f"{name} is not readable XML: {one_line(error)}; copy it from the cluster again",
-            path=name,
+            f"{name} is not readable XML: {one_line(error)}; copy it from the cluster again"
         ) from None
     if root.tag != "configuration":
         raise ConfigError(
-            f"{name} holds <{root.tag}>, wanted <configuration>; copy it from the cluster again",
-            path=name,
+            f"{name} holds <{root.tag}>, wanted <configuration>; copy it from the cluster again"
         )
     properties = []
     for item in root:
@@ -140,7 +136,7 @@ def _properties(path: Path, depth: int) -> list[tuple[str, str, bool]]:
         text = path.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read: {error.strerror}; check its permissions", path=str(path)
+            f"{path} cannot be read: {error.strerror}; check its permissions"
         ) from None
     properties = []
     for key, value, is_final in parse_site(text, str(path)):
@@ -169,7 +165,6 @@ def hadoop_conf(environment: Mapping[str, str] | None = None) -> HadoopConf:
         if not folder.is_dir():
             raise ConfigError(
                 f"{' or '.join(VARIABLES)} names {folder}, which is not a folder; name the one "
-                "with core-site.xml and yarn-site.xml",
-                path=str(folder),
+                "with core-site.xml and yarn-site.xml"
             )
     return read_folders(folders)

@@ -36,14 +36,13 @@ def read_tokens(content: bytes, name: str) -> list[Token]:
     """
     if not content.startswith(_MAGIC):
         raise ConfigError(
-            f"{name} is not a Hadoop token file in binary form; write it with hdfs fetchdt",
-            path=name,
+            f"{name} is not a Hadoop token file in binary form; write it with hdfs fetchdt"
         )
     reader = _Reader(content, len(_MAGIC))
     try:
         return [_read_token(reader) for _ in range(reader.count())]
     except (IndexError, UnicodeDecodeError):
-        raise ConfigError(f"{name} is cut short; write it again", path=name) from None
+        raise ConfigError(f"{name} is cut short; write it again") from None
 
 
 def hdfs_token(tokens: Sequence[Token], services: Sequence[str]) -> str | None:

@@ -48,8 +48,7 @@ def _default_authority(conf: HadoopConf, place: str) -> str:
     if default.scheme != "hdfs" or not default.netloc:
         raise ConfigError(
             f"{place} names no host, and {conf.where()} no fs.defaultFS of HDFS; export "
-            f"{VARIABLES[-1]}=/folder/with/core-site.xml, or write hdfs://host:{_RPC_PORT}/...",
-            path=place,
+            f"{VARIABLES[-1]}=/folder/with/core-site.xml, or write hdfs://host:{_RPC_PORT}/..."
         )
     return default.netloc
 

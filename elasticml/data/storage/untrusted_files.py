@@ -59,8 +59,7 @@ def reading(path: str, place: str = "") -> Iterator[None]:
         where = f"{path}, {place}" if place else path
         raise DataError(
             f"{where}: cannot be read ({type(error).__name__}: {one_line(error)}); it is damaged "
-            "or of another format: copy or download it again",
-            path=path,
+            "or of another format: copy or download it again"
         ) from error
 
 
@@ -115,8 +114,7 @@ def check_regular(path: str) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise DataError(
             f"{path} is a pipe, a socket or a device, wanted a regular file; copy its content to a "
-            "file",
-            path=path,
+            "file"
         )
 
 
@@ -136,8 +134,7 @@ def check_expansion(path: str, what: str, nbytes: int, compressed_bytes: int) ->
     if nbytes > expansion_limit(compressed_bytes):
         raise DataError(
             f"{path}: {what} expands from {compressed_bytes} bytes to {nbytes} or more, wanted at "
-            f"most {EXPANSION_MAX} times as many; if it is no attack, decompress it first",
-            path=path,
+            f"most {EXPANSION_MAX} times as many; if it is no attack, decompress it first"
         )
 
 
@@ -151,17 +148,15 @@ def _check_member(path: str, member: zipfile.ZipInfo) -> None:
     """
     name = member.filename
     if len(name) > NAME_CHARACTERS_MAX or any(ord(letter) < 32 for letter in name):
-        raise DataError(f"{path} has a member named {shown(name)}; pack it again", path=path)
+        raise DataError(f"{path} has a member named {shown(name)}; pack it again")
     if member.flag_bits & 0x1:
         raise DataError(
-            f"{path}: {name} is encrypted, wanted it readable; pack it again without a password",
-            path=path,
+            f"{path}: {name} is encrypted, wanted it readable; pack it again without a password"
         )
     if member.compress_type not in _METHODS:
         raise DataError(
             f"{path}: {name} is compressed in a way that Python cannot read (method "
-            f"{member.compress_type}); pack it again with deflate",
-            path=path,
+            f"{member.compress_type}); pack it again with deflate"
         )
     check_expansion(path, name, member.file_size, member.compress_size)
 
@@ -220,12 +215,11 @@ def check_array_header(path: str, name: str, file: Any, nbytes: int) -> None:
         at = file.tell()
     if dtype.kind in "OVc" or dtype.itemsize == 0:
         kind = "complex numbers" if dtype.kind == "c" else f"dtype {str(dtype)[:40]}"
-        raise DataError(f"{where} holds {kind}, wanted real numbers; convert them first", path=path)
+        raise DataError(f"{where} holds {kind}, wanted real numbers; convert them first")
     if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != nbytes - at:
         raise DataError(
             f"{where} has shape {str(shape)[:80]} of {dtype}, which its {nbytes - at} bytes do not "
-            "hold; it is damaged: write it again",
-            path=path,
+            "hold; it is damaged: write it again"
         )
 
 
@@ -245,7 +239,7 @@ def check_csr(
     """
 
     def wrong(why: str) -> DataError:
-        return DataError(f"{name} holds no valid CSR matrix: {why}", path=name)
+        return DataError(f"{name} holds no valid CSR matrix: {why}")
 
     for what, array in (("indices", indices), ("indptr", indptr), ("shape", shape)):
         if array.ndim != 1 or array.dtype.kind not in "iu":

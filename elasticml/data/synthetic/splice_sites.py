@@ -235,8 +235,7 @@ class SpliceSource(Format):
         if own != n_columns:
             raise ConfigError(
                 f"synthetic sequences of {self.length} letters have {own} features, the training "
-                f"data {n_columns}; set the same data.length and data.ngrams",
-                key="data.length",
+                f"data {n_columns}; set the same data.length and data.ngrams"
             )
         return self.model_copy(update={"n_columns": n_columns})
 

@@ -90,7 +90,6 @@ class AttemptClaim:
                 raise ConfigError(
                     f"checkpoint.path: {held_by} writes to {self.place}; attach to that job, end "
                     "it, or name another place",
-                    path="checkpoint.path",
                     held_by=held_by,
                 )
             time.sleep(_PAUSE_S)
@@ -143,8 +142,7 @@ class AttemptClaim:
             self._is_superseded = True
             raise ConfigError(
                 f"{self.place} is no longer this job's: its claim, attempt {self.number}, had "
-                "ended, and a later attempt writes there",
-                path=self.place,
+                "ended, and a later attempt writes there"
             )
         now_s = time.monotonic()
         if present and now_s - self._renewed_s >= self.renew_s / 2:

@@ -79,8 +79,7 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if is_ours and written != (FORMAT, VERSION):
         raise ConfigError(
             f"resume: {name} was written by elasticml {written[1]} (format {written[0]}), this is "
-            f"{VERSION} (format {FORMAT}): install the same version, or start the job again",
-            path="resume",
+            f"{VERSION} (format {FORMAT}): install the same version, or start the job again"
         )
     if len(rest) != nbytes:
         raise DamagedError(f"{len(rest)} bytes after its first line, wanted {nbytes}")

@@ -135,8 +135,7 @@ def check_unused(place: str) -> None:
     if checkpoint is not None:
         raise ConfigError(
             f"checkpoint.path: {place} holds a checkpoint of job {checkpoint.record.job}, "
-            f"round {checkpoint.round}; resume that job, remove it, or name another place",
-            path="checkpoint.path",
+            f"round {checkpoint.round}; resume that job, remove it, or name another place"
         )
 
 
@@ -168,8 +167,7 @@ def checkpoint_of(record: JobRecord, claim: AttemptClaim | None = None) -> Check
             why = f": {skipped[0]}" if skipped else ""
             raise ConfigError(
                 f"resume: there is no readable checkpoint in {record.resume}{why}; name the "
-                "directory of an interrupted run, or start the job again",
-                path="resume",
+                "directory of an interrupted run, or start the job again"
             )
         return checkpoint
     if record.checkpoint is not None:

@@ -290,8 +290,7 @@ class Checkpointer:
         """
         if self._is_tidy and not exists(self.place):  # writing would create it again
             raise ConfigError(
-                f"{self.place} has been removed; checkpoints continue if it is restored",
-                path=self.place,
+                f"{self.place} has been removed; checkpoints continue if it is restored"
             )
         self._claim.renew()
         if not self._is_tidy:

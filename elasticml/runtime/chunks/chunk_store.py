@@ -317,8 +317,6 @@ class ChunkStore:
             f"the chunks on one member take {held} bytes, {limit}{disk}: "
             "use more members, more memory per worker, dtype float32, or a folder with room on a "
             "local disk, named in ELASTICML_SPILL",
-            held=held,
-            limit=self.limit_bytes,
             host_fault=None if error is None else host_fault(error),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from elasticml.data.chunks.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
 
 ID = ChunkId("test", 0, 0)
@@ -23,10 +23,8 @@ def chunk_of(kind: str, X: Any, y: Any = None, weights: Any = None, **more: Any)
     if kind == "dense":
         return dense_chunk(id, y, X, weights, **more)
     S = sp.csr_array(X)
-    if kind == "csr":
-        arrays = (S.indptr, S.indices, S.data, S.shape[1])
-        return csr_chunk(id, y, *arrays, weights, **more)
-    return binary_csr_chunk(id, y, S.indptr, S.indices, S.shape[1], weights, **more)
+    values = S.data if kind == "csr" else None
+    return csr_chunk(id, y, S.indptr, S.indices, values, S.shape[1], weights, **more)
 
 
 def matrix(chunks: Sequence[Chunk], n_columns: int = 0) -> np.ndarray:

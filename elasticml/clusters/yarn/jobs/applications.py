@@ -78,9 +78,7 @@ def check_vacant(place: str) -> None:
         When it is not.
     """
     if filesystem.names(place):
-        raise ConfigError(
-            f"cluster.result: {place} is not empty; name another directory", path=place
-        )
+        raise ConfigError(f"cluster.result: {place} is not empty; name another directory")
 
 
 def check_result(place: str) -> None:

@@ -233,8 +233,7 @@ def plan_submission(cluster: YarnContainers, name: str, now: datetime) -> Submis
     if keytab is not None and not Path(keytab).is_file():
         raise ConfigError(
             f"cluster.keytab: there is no file {keytab}; name one that klist -kt can read, or "
-            "leave keytab and principal out and use kinit",
-            path="cluster.keytab",
+            "leave keytab and principal out and use kinit"
         )
     spec = make_spec(cluster, name)
     asked = [
@@ -266,14 +265,12 @@ def check_sources(source: Source) -> None:
     if getattr(source, "is_in_memory", False):
         raise ConfigError(
             "data: rows in memory are lost when the client exits; write them to a file on "
-            "hdfs:// or on a path that all nodes share, and name that",
-            path="data",
+            "hdfs:// or on a path that all nodes share, and name that"
         )
     if has_partitions(source):
         raise ConfigError(
             "data: Dask collections are on another cluster, which is gone when the client exits; "
-            "write them to files, such as Parquet, and name those",
-            path="data",
+            "write them to files, such as Parquet, and name those"
         )
 
 

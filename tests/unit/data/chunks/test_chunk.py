@@ -15,7 +15,7 @@ from elasticml.data.chunks.checksums import checksum
 from elasticml.data.chunks.chunk import (
     Chunk,
     Layout,
-    binary_csr_chunk,
+    csr_chunk,
     dense_chunk,
     sequence_chunk,
 )
@@ -111,7 +111,7 @@ def test_a_truncated_body_is_a_data_error(kind: str) -> None:
 )
 def test_rows_with_indices_out_of_range_are_refused(indptr: list[int], indices: list[int]) -> None:
     with pytest.raises(ValueError, match=r"row pointers|indices"):
-        binary_csr_chunk(ID, [1, 2, 3], indptr, indices, 5)
+        csr_chunk(ID, [1, 2, 3], indptr, indices, None, 5)
 
 
 CODES = sequence_chunk(ID, np.ones(2), np.zeros((2, 4), "u1"), sequence_layout("ACG", 4, (1, 2)))

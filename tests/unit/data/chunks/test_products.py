@@ -18,7 +18,6 @@ from elasticml.data.chunks.chunk import (
 from elasticml.data.chunks.kernels import add_sums
 from elasticml.data.chunks.ngrams import (
     codes_of_letters,
-    column_name,
     sequence_layout,
 )
 from elasticml.data.chunks.products import Bodies, make_adjoint, make_forward
@@ -180,11 +179,6 @@ def test_papers_number_of_features(length, columns):
     assert (layout.kind, layout.n_columns) == ("sequence", columns)
     # Codes beyond a byte.
     assert sequence_layout("ABCDEFGHIJKLMNOPQRST", 50, (1, 2)).kind == "binary_csr"
-
-
-def test_column_names_give_gram_and_position():
-    names = [column_name(j, "ACGT", 3, (1, 2)) for j in (0, 5, 11, 12, 12 + 16 + 11)]
-    assert names == ["A@0", "C@1", "T@2", "AA@0", "GT@1"]
 
 
 def test_chunks_and_arrays_that_do_not_fit_are_refused():
