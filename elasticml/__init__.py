@@ -52,9 +52,9 @@ if TYPE_CHECKING:  # names as themselves, which type checkers take for exported
     from elasticml.specification.algorithms import BatchGradient as BatchGradient
     from elasticml.specification.algorithms import CoCoA as CoCoA
     from elasticml.specification.algorithms import ImportedAlgorithm as ImportedAlgorithm
+    from elasticml.specification.algorithms import Linear as Linear
     from elasticml.specification.algorithms import LocalSGD as LocalSGD
     from elasticml.specification.algorithms import PrimalCoCoA as PrimalCoCoA
-    from elasticml.specification.linear import Linear as Linear
     from elasticml.specification.sections import Stop as Stop
     from elasticml.specification.sections import Validate as Validate
 
@@ -76,7 +76,7 @@ _HOMES = {
     "KMeans": "estimators.kmeans",
     **dict.fromkeys(("ElasticNet", "Lasso"), "estimators.elastic_net"),
     **dict.fromkeys(("ElasticNetCV", "LassoCV", "enet_path", "lasso_path"), "estimators.paths"),
-    "Linear": "specification.linear",
+    "Linear": "specification.algorithms",
     "LinearSVC": "estimators.svm",
     "LogisticRegression": "estimators.logistic",
     "PoissonRegressor": "estimators.poisson",

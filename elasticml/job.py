@@ -27,8 +27,7 @@ from elasticml.errors import ConfigError, JobFailedError, one_line
 from elasticml.ids import RECORD_VERSION, VERSION, format_size
 from elasticml.jobs import run_checkpoints
 from elasticml.jobs.callbacks import check_callbacks
-from elasticml.jobs.job_file import read_yaml_mapping
-from elasticml.jobs.job_spec import JobSpec
+from elasticml.jobs.job_spec import JobSpec, read_yaml_mapping
 from elasticml.jobs.preflight import first_summary, preflight_data
 from elasticml.jobs.rpc import unwrap_reply
 from elasticml.jobs.run_directory import check_free
@@ -39,13 +38,13 @@ from elasticml.runtime.worker_limits import BODIES_SHARE
 from elasticml.specification.algorithms import (
     DEALT_ANEW,
     AnyAlgorithm,
+    Linear,
     LocalSGD,
     absent_rule,
     is_deterministic,
     record_section,
     resolve_placement,
 )
-from elasticml.specification.linear import Linear
 from elasticml.specification.sections import Holders, check_faults
 from elasticml.specification.settings_model import documented
 from elasticml.specification.user_objects import give_again, pickled_objects

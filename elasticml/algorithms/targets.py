@@ -101,7 +101,7 @@ def offset_column(settings: BatchGradient | CoCoA | AsyncSGD, facts: DatasetStat
             raise refused(f"wanted a number below {facts.n_columns}, the columns of the data")
         return offset
     # Imported here: it loads pyarrow, which members of other data do not need.
-    from elasticml.data.readers.table_encoding import TableEncoder
+    from elasticml.data.readers.tables import TableEncoder
 
     at, names = 0, []
     for column in TableEncoder.from_json(facts.encoder).columns:

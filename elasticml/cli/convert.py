@@ -95,7 +95,7 @@ def convert(
 
 def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
     from elasticml.data.source import source_from_spec
-    from elasticml.jobs.job_file import apply_override, data_section, readers_part
+    from elasticml.jobs.job_spec import apply_override, data_section, readers_part
 
     path, folder = Path(source), Path.cwd()
     wrapped: dict[str, Any] = {"data": {"format": kind, "path": source}}

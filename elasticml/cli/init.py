@@ -85,7 +85,7 @@ class _Label:
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 def init(data: str, label: str | None, kind: str | None, out: Path, verbose: bool) -> None:
     """Write a job file."""
-    from elasticml.data.readers.file_parts import files_of
+    from elasticml.data.readers.files import files_of
     from elasticml.data.source import format_named, infer_format, source_from_spec
     from elasticml.data.storage.filesystem import is_url
     from elasticml.jobs.job_spec import JobSpec
@@ -225,7 +225,7 @@ def _missing_words(head: TableHead) -> list[str]:
 
     One with letters must be rarer than the numbers.
     """
-    from elasticml.data.readers.table_encoding import is_number
+    from elasticml.data.readers.tables import is_number
 
     words = set()
     for name, kind in head.types.items():

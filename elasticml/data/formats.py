@@ -19,8 +19,15 @@ from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.chunker import Rows, block_layout, cut
 from elasticml.data.chunks.rows import fit_columns, joined
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
-from elasticml.data.readers.file_parts import Listing, files_of
-from elasticml.data.readers.files import DataFile, FileBlock, absolute, fingerprint, text_blocks
+from elasticml.data.readers.files import (
+    DataFile,
+    FileBlock,
+    Listing,
+    absolute,
+    files_of,
+    fingerprint,
+    text_blocks,
+)
 from elasticml.data.source import FILES, BlockInfo, HeldOut, resolve_chunk_bytes, unlisted
 from elasticml.data.storage.untrusted_files import reads_untrusted_files
 from elasticml.errors import ConfigError, one_line

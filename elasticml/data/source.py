@@ -16,8 +16,7 @@ from elasticml.data.dataset_stats import BlockSummary as BlockSummary
 from elasticml.data.dataset_stats import DatasetStats as DatasetStats
 from elasticml.data.dataset_stats import merge_summaries as merge_summaries
 from elasticml.data.dataset_stats import summarise as summarise
-from elasticml.data.storage.block_cache import cached, pin
-from elasticml.data.storage.block_file import Block
+from elasticml.data.storage.block_files import Block, cached, pin
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.ids import ChunkId
 from elasticml.specification.settings_model import unknown_choice
@@ -50,7 +49,7 @@ COSTS: Final = "costs"
 _BUILDERS: Final[dict[str, str]] = {
     "arrays": "elasticml.data.readers.arrays:ArraySource",
     "dask": "elasticml.data.readers.dask_partitions:DaskArraySource",
-    "dask_table": "elasticml.data.readers.dask_tables:DaskTableSource",
+    "dask_table": "elasticml.data.readers.dask_collections:DaskTableSource",
     "frame": "elasticml.data.readers.frames:FrameSource",
     COSTS: "elasticml.sim.cost_only_job:source_of",
     "scored": "elasticml.data.scored_rows:scored_source_of",

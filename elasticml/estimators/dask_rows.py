@@ -18,15 +18,15 @@ from scipy.special import xlogy
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype
-from elasticml.data.readers.dask_columns import column_source
+from elasticml.data.readers.dask_collections import encoded_partitions
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
     RowParts,
     array_source,
+    column_source,
     row_parts,
     vector_of_part,
 )
-from elasticml.data.readers.dask_tables import encoded_partitions
 from elasticml.estimators.rows import Labels, Targets
 from elasticml.models.row_input import RowInput
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import concatenated, matrix_of, rows_of_chunk
-from elasticml.data.readers.table_encoding import TableEncoder, encoder_of_numbers
-from elasticml.data.readers.tables import TableFormat
+from elasticml.data.readers.tables import TableEncoder, TableFormat, encoder_of_numbers
 from elasticml.data.source import (
     Source,
     infer_format,

@@ -92,7 +92,7 @@ def _encoded(X: Any, rows: RowInput | None) -> tuple[Any, RowInput | None]:
         return X, None
     # Imported here: they load pyarrow, which arrays in memory do not need.
     from elasticml.data.readers.frames import encoded_frame
-    from elasticml.data.readers.table_encoding import arrow_table, type_of_arrow
+    from elasticml.data.readers.tables import arrow_table, type_of_arrow
     from elasticml.models.row_input import RowInput
 
     table = arrow_table(X)

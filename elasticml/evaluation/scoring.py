@@ -6,6 +6,12 @@ job evaluates. The model with which a round ends travels with the next round's f
 the sums of its metrics come back with that exchange's partials. One of the sums is the number of
 rows in it: a validation score counts only if it is of all rows. If a member vanished with its rows
 the score is withheld, and the next model is scored.
+
+Where members own columns (primal CoCoA) none has a whole row. Each adds its columns' share of the
+margins, and the driver computes the metrics of their sum. What is reduced, for n rows, is one
+vector of: the number of rows of X.T in the sum; the margins (n) times the square roots of the
+sample weights, as all columns are stored; and only the first time the number of rows of weights,
+the targets (n) and the roots (n).
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.algorithms.base import (
+    Algorithm,
     Arrays,
     Exchange,
     Model,
@@ -36,13 +43,17 @@ from elasticml.algorithms.base import (
 from elasticml.algorithms.parallel import Serial, runs
 from elasticml.algorithms.registry import algorithm
 from elasticml.arrays import F64
+from elasticml.data.chunks.body import Layout
+from elasticml.data.chunks.by_columns import own_coefs
 from elasticml.data.chunks.chunk import Chunk
+from elasticml.data.chunks.chunker import chunk_of
 from elasticml.data.chunks.digests import as_text, digest_of_arrays
+from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
+from elasticml.data.chunks.rows import fit_columns, rows_of_chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import Source
-from elasticml.errors import ConfigError, DataError
-from elasticml.evaluation.column_scores import ColumnScores, column_shares
+from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of
 from elasticml.evaluation.metrics import (
     Kind,
     Metrics,
@@ -52,18 +63,271 @@ from elasticml.evaluation.metrics import (
     default_metric,
     default_metrics,
 )
-from elasticml.evaluation.predictor import (
-    Predictor,
-    has_probabilities,
-    is_classification,
-    kind_of,
-    owns_columns,
-    settings_of,
-)
 from elasticml.ids import ROLE_ORDINALS, Role, is_trained, role_of
-from elasticml.specification.algorithms import LocalSGD
+from elasticml.objectives.links import class_scores, predictions
+from elasticml.specification.algorithms import (
+    ALGORITHMS,
+    BatchGradient,
+    LocalSGD,
+    PrimalCoCoA,
+    link_of,
+    settings_from_section,
+)
 from elasticml.specification.sections import Validate
 from elasticml.story.history import HistoryRow
+
+
+def settings_of(section: Mapping[str, Any]) -> Any:
+    """Return the settings of a built-in algorithm's section of the job record."""
+    kept = {key: value for key, value in section.items() if key != "warm_start"}
+    return settings_from_section(ALGORITHMS[str(section["name"])], kept)
+
+
+def is_classification(section: Mapping[str, Any]) -> bool:
+    """Whether an algorithm's models classify, as far as its settings say."""
+    is_imported = section.get("name") not in ALGORITHMS
+    return not is_imported and bool(getattr(settings_of(section), "is_classification", False))
+
+
+def has_probabilities(section: Mapping[str, Any]) -> bool:
+    """Whether the models of a built-in algorithm give probabilities."""
+    return settings_of(section).loss in ("logistic", "cross_entropy")
+
+
+def owns_columns(section: Mapping[str, Any]) -> bool:
+    """Whether members own columns, so that none has a whole row to score."""
+    return str(section["name"]) == PrimalCoCoA.name
+
+
+def check_predicts(own: Algorithm, path: str) -> None:
+    """Raise a ConfigError if a user-defined algorithm cannot be scored on the data of a setting."""
+    if own.predict is None:
+        raise ConfigError(
+            f"{path}: algorithm {own.name} has no predict, which scores need; give "
+            "Algorithm(predict=...) a function"
+        )
+
+
+def row_length_error(length: int, expected: int | None) -> DataError:
+    """Return the error for rows to score whose length is not that of a network's input."""
+    return DataError(
+        f"rows have {length} columns, wanted {expected} as the training data have; name data of "
+        "the same shape"
+    )
+
+
+def kind_of(section: Mapping[str, Any], facts: DatasetStats) -> Kind:
+    """Return what the models of a job predict."""
+    name = str(section["name"])
+    if ":" in name:
+        own = algorithm(name)
+        classes = () if own.is_regression or facts.classes is None else facts.classes
+        return Kind(n_classes=len(classes), classes=classes)
+    classifies, likely = is_classification(section), has_probabilities(section)
+    if owns_columns(section):
+        # The labels are among the targets, which members own as they own columns.
+        return Kind(n_classes=2 * classifies, has_probabilities=likely)
+    classes = (facts.classes or ()) if classifies else ()
+    return Kind(n_classes=len(classes), has_probabilities=likely, classes=classes)
+
+
+class Predictor:
+    """Predicts the rows of chunks with one model after the other.
+
+    Parameters
+    ----------
+    section : mapping
+        The ``algorithm`` section of the job record.
+    facts : DatasetStats
+        Statistics of the training data.
+    """
+
+    def __init__(self, section: Mapping[str, Any], facts: DatasetStats) -> None:
+        self._section = dict(section)
+        self._facts = facts
+        self._own = algorithm(str(section["name"])) if ":" in str(section["name"]) else None
+        self._network: Any = None
+        self._loss = "" if self._own else str(getattr(settings_of(section), "loss", ""))
+        self._link = link_of({**section, "loss": self._loss})
+        #: (k, d), with one row for each of more than two classes.
+        self._coef: F64 = np.zeros((1, 0))
+        self._offsets: F64 = np.zeros(1)
+        self._forwards: dict[Any, list[Forward]] = {}
+        self._model: Arrays = {}
+
+    def fill(self, model: Arrays) -> None:
+        """Take a model."""
+        self._model = model
+        name = self._section["name"]
+        if name == LocalSGD.name:
+            if self._network is None:
+                from elasticml.algorithms.local_sgd.network import Network
+
+                self._network = Network(settings_from_section(LocalSGD, self._section), self._facts)
+            self._network.fill_named(model)
+        elif self._own is None:
+            self._coef = np.ascontiguousarray(np.atleast_2d(model["coef"]), np.float64)
+            self._offsets = np.array(np.ravel(model["intercept"]), np.float64)
+            self._forwards.clear()
+
+    @property
+    def common(self) -> float:
+        """What the margins of two classes have in common: a linear model's intercept, else 0."""
+        is_one = self._own is None and self._network is None and len(self._offsets) == 1
+        return float(self._offsets[0]) if is_one else 0.0
+
+    def __call__(self, chunk: Chunk) -> F64:
+        """Return the predictions of a chunk's rows, see :class:`.metrics.Scored`.
+
+        Raises
+        ------
+        DataError
+            When the rows do not have the length of a network's input.
+        JobFailedError
+            When a user's ``predict`` fails, or returns what it must not.
+        """
+        if self._own is not None:
+            return self._own_predictions(chunk)
+        if self._network is not None:
+            return self._outputs(chunk)
+        d = self._coef.shape[1]
+        if chunk.layout.kind != "sequence" and chunk.layout.n_columns > d:
+            # Columns that the training data do not have.
+            known = fit_columns(rows_of_chunk(chunk), d, {})
+            chunk = chunk_of(known, chunk.id, replace(chunk.layout, n_columns=d))
+        layout = chunk.layout
+        if layout not in self._forwards:
+            self._forwards[layout] = [make_forward(layout, w) for w in self._coef]
+        margins = np.empty((len(self._coef), chunk.n_rows))
+        for forward, row in zip(self._forwards[layout], margins, strict=True):
+            forward(chunk, row)
+        margins += self._offsets[:, None]
+        if len(margins) == 1:
+            return predictions(self._link, margins[0])
+        against = self._section["name"] != BatchGradient.name
+        return class_scores(self._loss, margins.T, one_against_rest=against)
+
+    def _outputs(self, chunk: Chunk) -> F64:
+        network, d = self._network, self._facts.n_columns
+        if chunk.layout.n_columns != d:
+            raise row_length_error(chunk.layout.n_columns, d)
+        out = network.predicted(network.rows_of(chunk).clone(), self._model)
+        if network.classes is None:
+            return np.asarray(out.reshape(chunk.n_rows))
+        return np.asarray(out[:, : len(network.classes)])
+
+    def _own_predictions(self, chunk: Chunk) -> F64:
+        own = self._own
+        assert own is not None and own.predict is not None
+        settings = {key: value for key, value in self._section.items() if key != "name"}
+        try:
+            out = np.asarray(own.predict(settings, self._facts, self._model, chunk), np.float64)
+        except Exception as error:
+            raise fault_of(error, f"{own.name}.predict") from error
+        if out.shape[:1] != (chunk.n_rows,) or out.ndim > 2:
+            raise JobFailedError(
+                f"{own.name}.predict returned an array of shape {out.shape}, wanted "
+                f"({chunk.n_rows},) or ({chunk.n_rows}, classes): one prediction per row"
+            )
+        return out
+
+
+def column_shares(
+    n_rows: int, model: Arrays, chunks: Sequence[Chunk], parallel: Parallel, size: int
+) -> F64:
+    """Return a member's share of the vector of margins, (size,).
+
+    Parameters
+    ----------
+    n_rows : int
+        n, the number of rows to score.
+    model : mapping
+        ``coef`` (1, d) is read.
+    size : int
+        ``1 + n`` or, with targets and weights, ``2 + 3 n``.
+    """
+    coef = np.ravel(model["coef"])
+    out = np.zeros(size)
+
+    def run(part: Sequence[Chunk]) -> F64:
+        adjoints: dict[Layout, Adjoint] = {}
+        for chunk in stream_chunks(part):
+            if chunk.layout not in adjoints:
+                adjoints[chunk.layout] = make_adjoint(chunk.layout, n_rows)
+            adjoints[chunk.layout].add(chunk, own_coefs(chunk, coef))
+        margins, one = np.zeros(n_rows), np.zeros(n_rows)
+        for adjoint in adjoints.values():
+            adjoint.result(one)
+            margins += one
+        return margins
+
+    out[0] = sum(chunk.n_rows for chunk in chunks)
+    for margins in parallel.map(run, runs(chunks, parallel.n_threads)):
+        out[1 : 1 + n_rows] += margins
+    if size > 1 + n_rows:
+        from elasticml.algorithms.cocoa.column_solver import targets_of
+
+        constants = targets_of(chunks, n_rows)
+        parts = (constants["counts"][2:], constants["target"], constants["root"])
+        out[1 + n_rows :] = np.concatenate(parts)
+    return out
+
+
+@dataclass(slots=True, kw_only=True)
+class ColumnScores:
+    """The driver's half: makes the metrics' sums of reduced margins."""
+
+    metrics: Metrics
+    role: Role
+    #: Rows of X.T in a whole sum: columns, targets and, if examples have weights, their roots.
+    n_parts: int
+    #: Number of rows to score.
+    n_rows: int
+    #: (n,) labels and square roots of the sample weights; None before the first whole sum.
+    _targets: F64 | None = None
+    _roots: F64 | None = None
+
+    @property
+    def size(self) -> int:
+        """Size of the next reduced vector."""
+        return 1 + self.n_rows if self._targets is not None else 2 + 3 * self.n_rows
+
+    def sums(self, model: Arrays, reduced: F64) -> F64 | None:
+        """Return the sums of the metrics over all rows, (n_sums,); None if columns are missing.
+
+        Parameters
+        ----------
+        model : mapping
+            ``coef``, ``intercept`` and, to classify, ``classes``.
+        reduced : ndarray (size,)
+
+        Raises
+        ------
+        DataError
+            When a row has a label that the training rows do not have.
+        """
+        n = self.n_rows
+        if round(float(reduced[0])) != self.n_parts:
+            return None
+        if reduced.size > 1 + n:
+            self._targets = reduced[2 + n : 2 + 2 * n].copy()
+            self._roots = reduced[2 + 2 * n :].copy() if reduced[1 + n] else np.ones(n)
+        targets, roots = self._targets, self._roots
+        assert targets is not None and roots is not None
+        margins = np.divide(reduced[1 : 1 + n], roots, out=np.zeros(n), where=roots > 0.0)
+        intercept = float(np.ravel(model["intercept"])[0])
+        margins += intercept
+        kind = self.metrics.kind
+        classes = tuple(np.ravel(model["classes"]).tolist()) if kind.n_classes else ()
+        return Metrics(self.metrics.names, replace(kind, classes=classes)).sums(
+            Scored(
+                targets=class_numbers(targets, classes, self.role) if classes else targets,
+                predictions=margins,
+                weights=roots * roots,
+                common=intercept if classes else 0.0,
+            )
+        )
+
 
 #: Prefix of the scored model's arrays.
 _PREFIX: Final = "scored/"

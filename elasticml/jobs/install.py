@@ -10,15 +10,16 @@ from elasticml.jobs.cluster_client import Target
 from elasticml.jobs.handle import workers_of
 from elasticml.jobs.installed import (
     SCHEDULER,
+    WHEEL_NAME,
     Found,
     ask,
     check_installed,
     is_complete,
+    own_wheel,
     requirements,
     sent_by_value,
 )
 from elasticml.jobs.on_cluster import called_on
-from elasticml.jobs.own_wheel import WHEEL_NAME, own_wheel
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -1,20 +1,86 @@
-"""Check which processes of a cluster have elasticml, and what it requires."""
+"""What the elasticml that runs here requires, its wheel, and which processes of a cluster have it.
+
+The wheel is made of an installed wheel, an editable one or a clone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import importlib.metadata
+import io
+import tomllib
 import weakref
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
-from elasticml.jobs.own_wheel import own_requirements
 
 if TYPE_CHECKING:
     from distributed import Client
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INFO = f"elasticml-{VERSION}.dist-info"
+WHEEL_NAME = f"elasticml-{VERSION}-py3-none-any.whl"
+
+
+def own_requirements() -> tuple[str, ...]:
+    """Return what elasticml requires, without extras.
+
+    Raises
+    ------
+    ConfigError
+        When neither the package's metadata nor a clone's ``pyproject.toml`` is here.
+    """
+    project = _PACKAGE.parent / "pyproject.toml"
+    if project.is_file():
+        return tuple(tomllib.loads(project.read_text())["project"]["dependencies"])
+    try:
+        required = importlib.metadata.requires("elasticml") or ()
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            f"the requirements of elasticml in {_PACKAGE} are unknown: it has no metadata and no "
+            "pyproject.toml; install it with pip"
+        ) from None
+    return tuple(text for text in required if "extra ==" not in text)
+
+
+def own_wheel() -> bytes:
+    """Return a wheel of this package, :data:`WHEEL_NAME`."""
+    files = {
+        f"elasticml/{path.relative_to(_PACKAGE).as_posix()}": path.read_bytes()
+        for path in sorted(_PACKAGE.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    required = "".join(f"Requires-Dist: {text}\n" for text in own_requirements())
+    metadata = f"Metadata-Version: 2.1\nName: elasticml\nVersion: {VERSION}\n{required}"
+    wheel = "Wheel-Version: 1.0\nGenerator: elasticml\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    scripts = "[console_scripts]\nelasticml = elasticml.cli.main:main\n"
+    files |= {
+        f"{_INFO}/METADATA": metadata.encode(),
+        f"{_INFO}/WHEEL": wheel.encode(),
+        f"{_INFO}/entry_points.txt": scripts.encode(),
+    }
+    record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{_INFO}/RECORD"] = f"{record}{_INFO}/RECORD,,\n".encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+    return f"sha256={digest.decode()}"
+
 
 #: Seconds for workers to say what they have; a job does without the answers of stuck ones.
 ANSWER_S: Final = 5.0

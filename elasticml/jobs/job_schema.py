@@ -17,8 +17,7 @@ from elasticml.data.source import FILE_FORMATS, format_named
 from elasticml.jobs.job_spec import OF_DATA, JobSpec
 from elasticml.policies.registry import OFF, POLICIES
 from elasticml.policies.validation import NAME, settings_of
-from elasticml.specification.algorithms import ImportedAlgorithm
-from elasticml.specification.linear import NAMED
+from elasticml.specification.algorithms import NAMED, ImportedAlgorithm
 from elasticml.specification.sections import CLUSTERS
 
 SCHEMA_ID = "urn:elasticml:job-file"

@@ -55,7 +55,7 @@ def preflight_data(
     if isinstance(algorithm, ImportedAlgorithm):
         own = _if_accessible(lambda: algorithm_named(algorithm.name), reads)
         if own is not None:
-            from elasticml.evaluation.predictor import check_predicts  # loads numba
+            from elasticml.evaluation.scoring import check_predicts  # loads numba
 
             check_predicts(own, "data.test")
     with prefix_errors("data.test"):
@@ -66,7 +66,7 @@ def preflight_data(
         shape = algorithm.shape
         n_inputs = math.prod(shape) if shape is not None else _training_columns(data, reads)
         if n_inputs not in (None, n_columns):
-            from elasticml.evaluation.predictor import row_length_error  # loads numba
+            from elasticml.evaluation.scoring import row_length_error  # loads numba
 
             raise row_length_error(n_columns, n_inputs)
         _check_image_shapes(

@@ -22,7 +22,7 @@ from elasticml.jobs.yaml_text import load_yaml
 from elasticml.models.file_format import Arrays
 from elasticml.report.preemptions import preemptions
 from elasticml.report.waiting import time_use
-from elasticml.specification.linear import engine_of
+from elasticml.specification.algorithms import engine_of
 from elasticml.story.compressed_records import CompressedRecords
 from elasticml.story.reader import parse_line
 from elasticml.story.records import (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.arrays import F64
-from elasticml.data.readers.table_encoding import ColumnEncoding
+from elasticml.data.readers.tables import ColumnEncoding
 from elasticml.errors import ConfigError, how_to_install
 from elasticml.ids import VERSION
 from elasticml.models.row_input import RowInput

@@ -30,7 +30,7 @@ from elasticml.data.storage.untrusted_files import check_array_header, reading
 from elasticml.errors import ConfigError, DataError, one_line, shown
 
 if TYPE_CHECKING:
-    from elasticml.data.readers.table_encoding import TableEncoder
+    from elasticml.data.readers.tables import TableEncoder
 
 _TABLES = ("csv", "parquet")
 #: Rows of an array in a file that are predicted at once.
@@ -199,7 +199,7 @@ class RowInput:
     def _table_batches(
         self, path: str, format: str, keep: Sequence[str], labelled: bool
     ) -> Iterator[Batch]:
-        from elasticml.data.readers.table_encoding import encoder_of_numbers
+        from elasticml.data.readers.tables import encoder_of_numbers
         from elasticml.data.readers.tabular import feature_tables
 
         encoder = self.encoder
@@ -244,7 +244,7 @@ class RowInput:
         labelled: bool = False,
     ) -> Batch:
         """Return the rows of a table, with its labels and weights if they are wanted."""
-        from elasticml.data.readers.table_encoding import arrow_table, numbers
+        from elasticml.data.readers.tables import arrow_table, numbers
 
         table, encoder = arrow_table(table), self.encoder
         if encoder is not None:
@@ -302,7 +302,7 @@ def array_in(path: str) -> NDArray[Any]:
 
 def row_input_from_json(record: Mapping[str, Any]) -> RowInput:
     """Rebuild the description from ``to_json()``."""
-    from elasticml.data.readers.table_encoding import TableEncoder
+    from elasticml.data.readers.tables import TableEncoder
 
     encoder = record["encoder"]
     return RowInput(

@@ -11,7 +11,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import matrix_of
-from elasticml.data.readers.table_encoding import (
+from elasticml.data.readers.tables import (
     ColumnEncoding,
     TableEncoder,
     arrow_table,

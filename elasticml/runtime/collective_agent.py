@@ -30,7 +30,7 @@ from elasticml.control import effects as fx
 from elasticml.control.member_machine import Member
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.out_of_core.store import plan_residency
-from elasticml.data.storage.block_file import MappedFile, files_of
+from elasticml.data.storage.block_files import MappedFile, files_of
 from elasticml.errors import RemoteProtocolError, one_line
 from elasticml.ids import NO_EXCHANGE, ChunkId, ExchangeId, MemberId, member_id
 from elasticml.protocol import commands as cmd

@@ -25,7 +25,7 @@ from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.readers.files import located
 from elasticml.data.source import Source, pin_blocks, source_from_spec
-from elasticml.data.storage.block_cache import unpin
+from elasticml.data.storage.block_files import unpin
 from elasticml.errors import (
     ConfigError,
     DataError,

@@ -32,8 +32,12 @@ from elasticml.errors import (
     JobFailedError,
     error_to_dict,
 )
-from elasticml.evaluation.predictor import is_classification
-from elasticml.evaluation.scoring import make_trainer, summary_scores, validation_summary
+from elasticml.evaluation.scoring import (
+    is_classification,
+    make_trainer,
+    summary_scores,
+    validation_summary,
+)
 from elasticml.ids import MemberId
 from elasticml.protocol import commands as cmd
 from elasticml.protocol import events as ev

@@ -38,7 +38,7 @@ from elasticml.data.dataset_stats import merge_summaries, summarise
 from elasticml.data.readers.chunk_folder import convert, read_chunks
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import Source, survey_all
-from elasticml.data.storage.block_file import map_block, write_block
+from elasticml.data.storage.block_files import map_block, write_block
 from elasticml.errors import ConfigError, DataError
 from elasticml.jobs.job_spec import JobSpec
 from elasticml.jobs.warm_start import load_warm_start

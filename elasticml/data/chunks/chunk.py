@@ -15,6 +15,7 @@ from elasticml.data.chunks.body import (
     VIEWS,
     Buffer,
     Header,
+    LazyBody,
     aligned_buffer,
     read_header,
     views_of,
@@ -23,7 +24,6 @@ from elasticml.data.chunks.body import (
 from elasticml.data.chunks.body import Dtype as Dtype
 from elasticml.data.chunks.body import Kind as Kind
 from elasticml.data.chunks.body import Layout as Layout
-from elasticml.data.chunks.lazy_body import LazyBody
 from elasticml.ids import ChunkId, ChunkInfo, is_trained
 
 

@@ -39,7 +39,7 @@ from elasticml.data.source import (
     survey_all,
     unlisted,
 )
-from elasticml.data.storage.block_file import (
+from elasticml.data.storage.block_files import (
     PART,
     SUFFIX,
     Block,

@@ -14,15 +14,16 @@ from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.rows import matrix_of
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.arrays import MemorySource, check_in_memory
-from elasticml.data.readers.table_encoding import (
+from elasticml.data.readers.tables import (
     ColumnType,
     Place,
     TableEncoder,
+    TableFormat,
     append_columns,
     arrow_table,
+    roles_of_vectors,
     type_of_arrow,
 )
-from elasticml.data.readers.tables import TableFormat, roles_of_vectors
 from elasticml.data.source import HeldOut, survey_all
 from elasticml.errors import DataError
 

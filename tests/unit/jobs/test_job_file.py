@@ -14,8 +14,7 @@ from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError, shown
 from elasticml.job import Job
 from elasticml.jobs import yaml_text
-from elasticml.jobs.job_file import apply_override
-from elasticml.jobs.job_spec import JobSpec, job_file_from_record
+from elasticml.jobs.job_spec import JobSpec, apply_override, job_file_from_record
 from elasticml.jobs.yaml_text import DEPTH_MAX, TEXT_BYTES_MAX, dump_yaml, load_yaml
 from elasticml.protocol.job_record import job_record
 from elasticml.specification.sections import Address, LocalWorkers, YarnContainers

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.data.chunks.body import content_id, read_header
+from elasticml.data.chunks.body import LazyBody, content_id, read_header
 from elasticml.data.chunks.checksums import checksum
 from elasticml.data.chunks.chunk import (
     Chunk,
@@ -19,12 +19,11 @@ from elasticml.data.chunks.chunk import (
     dense_chunk,
     sequence_chunk,
 )
-from elasticml.data.chunks.lazy_body import LazyBody
 from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.data.dataset_stats import summarise
 from elasticml.data.out_of_core.mapped_memory import FileSlab
 from elasticml.data.out_of_core.store import OutOfCoreStore, stream_chunks
-from elasticml.data.storage.block_file import map_block, write_block
+from elasticml.data.storage.block_files import map_block, write_block
 from elasticml.errors import DataError
 from elasticml.ids import ChunkId
 from elasticml.runtime.chunks.chunk_links import prepare_to_send

@@ -21,7 +21,7 @@ from elasticml.data.readers.chunk_folder import compute_stats, convert, read_chu
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 from elasticml.data.readers.tabular import read_csv
 from elasticml.data.source import Source, load_all, read_again, source_from_spec, survey_all
-from elasticml.data.storage.block_file import files_of
+from elasticml.data.storage.block_files import files_of
 from elasticml.data.synthetic.splice_sites import synthetic_splice
 from elasticml.errors import ConfigError, DataError
 from tests.unit.data.rows import labels, matrix

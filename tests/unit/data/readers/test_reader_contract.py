@@ -21,8 +21,7 @@ import pytest
 import elasticml as em
 from elasticml.data.dataset_stats import DatasetStats, merge_summaries
 from elasticml.data.readers import arrays, files, images
-from elasticml.data.readers.file_parts import Listing
-from elasticml.data.readers.files import text_blocks
+from elasticml.data.readers.files import Listing, text_blocks
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import (
     Source,

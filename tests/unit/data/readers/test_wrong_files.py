@@ -22,7 +22,7 @@ from elasticml.data.readers import files, images
 from elasticml.data.readers.npz import read_npz
 from elasticml.data.source import load_all
 from elasticml.data.storage import untrusted_files
-from elasticml.data.storage.block_file import map_block
+from elasticml.data.storage.block_files import map_block
 from elasticml.errors import ConfigError, DataError
 from elasticml.models.loading import load_model
 from tests.unit.data.readers.test_reader_contract import NAMES, idx, parquet

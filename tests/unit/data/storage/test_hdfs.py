@@ -21,8 +21,13 @@ from elasticml.data.readers.files import absolute
 from elasticml.data.storage import hadoop_http, webhdfs
 from elasticml.data.storage.filesystem import exists, names, read_bytes, write_whole
 from elasticml.data.storage.hadoop_sites import HadoopConf, hadoop_conf, read_folders
-from elasticml.data.storage.hadoop_tokens import hdfs_token, read_tokens
-from elasticml.data.storage.hdfs import absolute_hdfs, hdfs_system, web_addresses
+from elasticml.data.storage.hdfs import (
+    absolute_hdfs,
+    hdfs_system,
+    hdfs_token,
+    read_tokens,
+    web_addresses,
+)
 from elasticml.data.storage.webhdfs import WebHdfs
 from elasticml.errors import ConfigError
 from tests.http_server import closed_url, serving

@@ -16,8 +16,8 @@ import pytest
 
 from elasticml.data.readers.svmlight import SvmlightSource, read_svmlight
 from elasticml.data.source import Source, pin_blocks, read_block
-from elasticml.data.storage import block_cache
-from elasticml.data.storage.block_cache import PINNED_S_MAX, unpin
+from elasticml.data.storage import block_files
+from elasticml.data.storage.block_files import PINNED_S_MAX, unpin
 from elasticml.errors import ConfigError, DataError
 from tests.waiting import until
 
@@ -59,7 +59,7 @@ def test_nothing_is_kept_of_a_failed_parse_nor_of_a_file_that_changes_meanwhile(
         read(read_svmlight(str(tmp_path / "bad.svm")), folder)
     parse = SvmlightSource.read
 
-    def changing(self: SvmlightSource, *given: object) -> block_cache.Block:
+    def changing(self: SvmlightSource, *given: object) -> block_files.Block:
         block = parse(self, *given)
         Path(self.path).write_text("1 1:1\n")
         return block
@@ -84,7 +84,7 @@ def test_without_room_or_a_usable_folder_nothing_is_cached(
         read(source, folder)
     monkeypatch.delenv("ELASTICML_CACHE_SIZE")
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(block_cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
+    monkeypatch.setattr(block_files.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
     assert read(source, folder) == wanted
     assert cached_chunk_sizes(folder) == []
 
@@ -113,8 +113,8 @@ def test_the_environment_names_the_cache_or_switches_it_off(
 ) -> None:
     source, folder = text(tmp_path), tmp_path / "here"
     monkeypatch.setenv("ELASTICML_CACHE", str(folder))
-    assert block_cache.cache_directory() == folder
-    assert block_cache.cache_directory(tmp_path) == tmp_path
+    assert block_files.cache_directory() == folder
+    assert block_files.cache_directory(tmp_path) == tmp_path
     read(source, False)
     assert not folder.exists()
     read(source, setting)
@@ -180,7 +180,7 @@ def test_a_killed_writer_leaves_no_wrong_block(tmp_path: Path) -> None:
     assert parts, "50 writers were killed, none of them while it wrote"
     for path in folder.glob("*.chunks"):
         size = int(path.stem.rpartition("-")[2])
-        result = block_cache.cached(path.stem, lambda: pytest.fail("it is not whole"), folder)
+        result = block_files.cached(path.stem, lambda: pytest.fail("it is not whole"), folder)
         assert [bytes(c.body) for c in result[0]] == read(source, False, size)
     read(source, folder, 99_999)
     assert list(folder.glob("*.part")) == []
