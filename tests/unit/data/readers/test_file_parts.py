@@ -81,7 +81,9 @@ def table(source: Source) -> np.ndarray:
     return np.column_stack([labels(chunks), matrix(chunks)])
 
 
-@pytest.mark.parametrize(("suffix", "each"), [*((suffix, 75) for suffix in FORMS), (".svm", 3)])
+@pytest.mark.parametrize(
+    ("suffix", "each"), [*((suffix, 75) for suffix in FORMS), (".svm", 3), (".csv", 3)]
+)
 def test_a_folder_has_the_rows_of_one_file_in_the_order_of_the_numbers(
     tmp_path, suffix, each
 ) -> None:
@@ -96,6 +98,48 @@ def test_a_folder_has_the_rows_of_one_file_in_the_order_of_the_numbers(
     (tmp_path / "parts" / f"part-7{suffix}").unlink()
     with pytest.raises((ConfigError, DataError), match=r"part-7\."):
         [ready.read(block.index, None, 1) for block in ready.blocks()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffhour,city,late\n1,Oslo,0\n2,Lima,1",
+        "late,city,hour\r\n0,Oslo,1\r\n\r\n1,Lima,2\r\n",
+        'hour,city,late\n1,"Oslo",0\n2,"Lima",1\n',
+        "hour,city,late\n 1 ,Oslo,0\n2,Lima,1\n",
+    ],
+)
+def test_an_odd_one_of_many_small_files_is_read_as_it_is_alone(tmp_path, text) -> None:
+    folder = write_parts(tmp_path / "parts", each=3)
+    (tmp_path / "parts" / "part-150.csv").write_text(text, newline="")
+    rows = np.delete(ROWS, 452, axis=0)
+    rows[450:452] = [[0, 1, 0, 1, 0], [1, 2, 1, 0, 0]]
+    np.testing.assert_allclose(table(em.read_csv(folder, label="late")), rows, rtol=1e-15)
+
+
+def test_small_files_without_a_header_may_begin_with_a_byte_order_mark(tmp_path) -> None:
+    for number in range(300):
+        start = "\ufeff" if number % 2 else ""
+        (tmp_path / f"{number}.csv").write_text(f"{start}{'ab'[number % 3 > 0]},{number % 2}\n")
+    rows = table(em.read_csv(str(tmp_path), label="1", header=False))
+    assert rows.sum(axis=0).tolist() == [150, 100, 200]
+
+
+def test_an_error_in_one_of_many_small_files_names_its_line(tmp_path) -> None:
+    part, folder = tmp_path / "parts" / "part-150.csv", write_parts(tmp_path / "parts", each=1)
+    part.write_text("hour,city,late\n1,Oslo,0\n2,Lima,1,4\n")
+    with pytest.raises(DataError, match=r"part-150\.csv, line 3: 4 fields, wanted 3"):
+        load_all(em.read_csv(folder, label="late"))
+    # Two damaged files that would be a sound one.
+    part.write_text('hour,city,late\n1,Oslo,0\n2,"Li')
+    part.with_stem("part-151").write_text('hour,city,late\nma",1\n')
+    with pytest.raises(DataError, match=r"part-150\.csv"):
+        load_all(em.read_csv(folder, label="late"))
+    # A label is missing, which is found when the parsed table is encoded.
+    part.with_stem("part-151").unlink()
+    part.write_text("hour,city,late\n1,Oslo,0\n2,Lima,\n")
+    with pytest.raises(DataError, match=r"line 3 of part-150\.csv"):
+        load_all(em.read_csv(folder, label="late"))
 
 
 def test_a_change_of_any_file_changes_the_data_and_is_an_error_once_they_are_listed(
