@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -20,9 +21,18 @@ HARDWARE = ("GPU",)
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
-#: Folders in the order in which two processes take their files: the longest first, so that both end
-#: at about the same time. All files on the real YARN share one YARN, so they run in one process.
-FOLDERS = ("yarn", "cluster", "paper", "faults", "property", "sim", "unit")
+#: Folders and files in the order in which the processes take them: the longest first, so that all
+#: end at about the same time. All files on the real YARN share one YARN: they run in one process.
+PLACES = (
+    "tests/yarn/",
+    "tests/cluster/test_pages.py",
+    "tests/paper/test_studies.py",
+    "tests/unit/algorithms/cocoa/test_cuda.py",
+    "tests/cluster/",
+    "tests/paper/",
+    "tests/property/",
+    "tests/sim/",
+)
 
 
 # A shell without job control starts a background command with SIGINT ignored, and its children
@@ -83,6 +93,16 @@ def pytest_make_collect_report(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the search for garbage: modules and tests stay, and are many."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests of networks where PyTorch is not installed."""
     if not HAS_TORCH and item.get_closest_marker("torch") is not None:
@@ -90,9 +110,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the longest folders."""
-    places = {f"tests/{name}": place for place, name in enumerate(FOLDERS)}
-    items.sort(key=lambda item: places.get("/".join(item.nodeid.split("/")[:2]), len(places)))
+    """Start with the longest folders and files."""
+
+    def place(item: pytest.Item) -> int:
+        places = (k for k, at in enumerate(PLACES) if item.nodeid.startswith(at))
+        return next(places, len(PLACES))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

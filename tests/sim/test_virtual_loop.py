@@ -38,7 +38,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "async": (
         {"algorithm": ASYNC, "absent": "reload", "stop": {"seconds": 1.3}, "evaluate": None},
-        {"compute_s": {"batch": 1e-4, "other": 1e-7}, "bandwidth": 1e6, "trace": TAKEN},
+        {"compute_s": {"batch": 4e-4, "other": 1e-7}, "bandwidth": 1e6, "trace": TAKEN},
     ),
     "costs": ({"faults": FAULTS, "evaluate": None}, {"costs": {"rows": 6000, "columns": 100}}),
 }
