@@ -6,6 +6,7 @@ The simulator's threads are Python threads, and each barrier costs a thread swit
 from __future__ import annotations
 
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Generator
 from typing import Any
@@ -50,9 +51,11 @@ def _alternating_threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     if not config.ENABLE_CUDASIM:
         yield
         return
-    from numba.cuda.simulator import kernelapi
+    from numba.cuda.simulator import kernel, kernelapi
 
     monkeypatch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array)
+    monkeypatch.setattr(kernel.BlockManager, "run", _run_block)
+    monkeypatch.setattr(kernel.BlockThread, "syncthreads", lambda thread: thread.barrier.wait())
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -69,6 +72,61 @@ def _shared_array(memory: Any, shape: int, dtype: Any) -> np.ndarray:
     place = (frame.f_code.co_filename, frame.f_lineno)
     new = np.empty(shape, numpy_support.as_dtype(dtype))
     return memory._allocations.setdefault(place, new)
+
+
+class Barrier:
+    """A barrier of a block's threads; one that has ended is not waited for."""
+
+    def __init__(self, n_threads: int) -> None:
+        self._running, self._waiting, self._round = n_threads, 0, 0
+        self._changed = threading.Condition()
+
+    def wait(self) -> None:
+        """Wait until all that run wait here."""
+        with self._changed:
+            self._waiting += 1
+            this = self._round
+            self._open_if_all_wait()
+            self._changed.wait_for(lambda: self._round != this)
+
+    def leave(self) -> None:
+        """Say that a thread has ended."""
+        with self._changed:
+            self._running -= 1
+            self._open_if_all_wait()
+
+    def _open_if_all_wait(self) -> None:
+        if self._waiting == self._running:
+            self._waiting, self._round = 0, self._round + 1
+            self._changed.notify_all()
+
+
+def _run_block(manager: Any, grid_point: Any, *arguments: Any) -> None:
+    """Run the threads of a block to their ends, and raise what one of them raised.
+
+    The simulator's own loop asks all threads again and again whether they wait, and so keeps the
+    interpreter from them for most of the time.
+    """
+    from numba.cuda.simulator.kernel import BlockThread
+
+    places = list(np.ndindex(*manager._block_dim))
+    barrier = Barrier(len(places))
+
+    def compute() -> None:
+        try:
+            manager._f(*arguments)
+        finally:
+            barrier.leave()
+
+    threads = [BlockThread(compute, manager, grid_point, at, manager._debug) for at in places]
+    for thread in threads:
+        thread.barrier = barrier
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for thread in threads:
+        if thread.exception:
+            raise thread.exception[0].with_traceback(thread.exception[1])
 
 
 def on_cuda(p: Problem, *, blocks: int = 1, threads: int = 4, **more: Any) -> CudaSolver:
