@@ -289,17 +289,17 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ["higgs", "covtype", "ijcnn1", "a9a", "reuters"]
+    names, small = ["higgs", "covtype", "ijcnn1", "a9a", "reuters"], ["tiny", "squares"]
     parser.add_argument(
-        "--data", nargs="+", default=names, choices=[*SETS, *NETWORK_SETS], metavar="SET",
-        help="data sets (default: %(default)s)",
+        "--data", nargs="+", choices=[*SETS, *NETWORK_SETS], metavar="SET",
+        help=f"data sets (default: {' '.join(names)}; with --quick: {' '.join(small)})",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--seeds", type=int, default=3, help="runs of which medians are taken")
     parser.add_argument("--jobs", type=int, default=1, help="processes that run side by side")
     parser.add_argument("--out", type=Path, default=Path("runs/chicle"))
     parser.add_argument(
-        "--quick", action="store_true", help="tiny and squares, small sets, few tasks and rounds"
+        "--quick", action="store_true", help="small sets, one seed, few tasks and rounds"
     )
     cocoa = parser.add_argument_group("CoCoA")
     cocoa.add_argument("--rounds", type=int, default=600)
@@ -311,8 +311,9 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.seeds < 1:
         parser.error(f"--seeds: got {arguments.seeds}, wanted at least 1")
+    arguments.data = arguments.data or (small if arguments.quick else names)
     if arguments.quick:
-        arguments.data, arguments.seeds = ["tiny", "squares"], 1
+        arguments.seeds = 1
     if not has_torch() and set(arguments.data) & {*NETWORK_SETS}:
         print("local SGD is left out: make torch", file=sys.stderr)
         arguments.data = [name for name in arguments.data if name in SETS]

@@ -157,7 +157,7 @@ def check_kills(study: Drawn) -> None:
         ("asgd.py", "--quick --figures 1 3 4 5", 5, check_networks),
         ("asgd.py", "--quick --seeds 1 --figures real-small", 1, check_processes),
         ("elastic_cocoa.py", "--quick", 4, check_elastic_cocoa),
-        ("chicle.py", "--quick", 3, check_uni_tasks),
+        ("chicle.py", "--quick --data tiny", 3, check_uni_tasks),
         pytest.param("chicle.py", SQUARES, 6, check_images, marks=pytest.mark.torch),
         ("snapml.py", "--quick", 3, check_snapml),
         ("resource_elastic.py", f"--quick --modes {shlex.join(MODES)}", 1, check_kills),
