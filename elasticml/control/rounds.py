@@ -246,9 +246,13 @@ class Rounds:
         self.has_former_model = True
 
     def pace_s(self) -> float:
-        """Return the duration of idle rounds: as undisturbed ones while planned faults are due."""
+        """Return the duration of idle rounds: as undisturbed ones while planned faults are due.
+
+        A fault that an earlier round has not had waits for a phase that no idle round has.
+        """
         usual = max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0
-        is_planned = bool(self.planned) or self.injecting or self.expected is not None
+        is_planned = any(fault.round >= self.state.round for fault in self.planned)
+        is_planned |= self.injecting or self.expected is not None
         return usual if is_planned else max(usual, UNPLANNED_PACE_S)
 
     def longest_s(self, now_s: float) -> float:

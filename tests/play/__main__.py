@@ -19,36 +19,12 @@ if TYPE_CHECKING:
     from tests.play.campaign import Verdict
     from tests.play.plan import Plan
 
-_HELP = """Play small jobs under faults, and check what must hold after each.
-
-On the simulator each plan is a job of a random algorithm in a random world: members are killed,
-stopped, cut off, slowed, noticed and replaced, the driver is killed and resumes. Sums must be
-exact, every example counted once, no gap below the true one, the result near the undisturbed one,
-and the job must end. A plan that violates a rule is reduced to the fewest faults.
-
-On processes the jobs run on the workers of em.LocalCluster (local), of distributed.LocalCluster
-with nannies (nannies), of dask scheduler and dask worker (stock), and of the same in network
-namespaces (hosts). Two more worlds are groups of plans on local: each builtin exception from the
-job's own code (raising), and a wrong byte in the data's files (damaged). Nothing may be left:
-process, descriptor, shared memory, file, task. Full disks and hosts need root. A world named yarn
-is a mini Hadoop (yarn/mini).
-
-\b
-Examples:
-    python -m tests.play --on simulator --minutes 60 --out figures.json
-    python -m tests.play --on local,nannies,stock,hosts --plans 40 --seed 1
-    python -m tests.play --on raising,damaged
-    python -m tests.play --plan play-local-17.json
-
-A plan that violates a rule is written as JSON, with the logs of its processes, beside --out.
-Exit code 1 after a violation.
-"""
 _WORLDS = ("simulator", "local", "nannies", "stock", "hosts", "yarn", "raising", "damaged")
 #: Plans of exceptions that share a world.
 _GROUP = 10
 
 
-@click.command(help=_HELP)
+@click.command()
 @click.option("--on", "where", default="simulator", show_default=True, help="Worlds, in turn.")
 @click.option("--plans", type=click.IntRange(1), help="Number of plans; by default 100 or 4.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the first.")
@@ -67,7 +43,30 @@ def play(
     file: Path | None,
     out: Path | None,
 ) -> None:
-    """Play plans."""
+    """Play small jobs under faults, and check what must hold after each.
+
+    On the simulator each plan is a job of a random algorithm in a random world: members are killed,
+    stopped, cut off, slowed, noticed and replaced, the driver is killed and resumes. Sums must be
+    exact, every example counted once, no gap below the true one, the result near the undisturbed
+    one, and the job must end. A plan that violates a rule is reduced to the fewest faults.
+
+    On processes the jobs run on the workers of em.LocalCluster (local), of distributed.LocalCluster
+    with nannies (nannies), of dask scheduler and dask worker (stock), and of the same in network
+    namespaces (hosts). Two more worlds are groups of plans on local: each builtin exception from
+    the job's own code (raising), and a wrong byte in the data's files (damaged). Nothing may be
+    left: process, descriptor, shared memory, file, task. Full disks and hosts need root. A world
+    named yarn is a mini Hadoop (yarn/mini).
+
+    \b
+    Examples:
+        python -m tests.play --on simulator --minutes 60 --out figures.json
+        python -m tests.play --on local,nannies,stock,hosts --plans 40 --seed 1
+        python -m tests.play --on raising,damaged
+        python -m tests.play --plan play-local-17.json
+
+    A plan that violates a rule is written as JSON, with the logs of its processes, beside --out.
+    Exit code 1 after a violation.
+    """
     from tests.play.campaign import Totals
 
     worlds = where.split(",")

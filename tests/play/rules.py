@@ -8,9 +8,11 @@ goes_on : rounds
     After the last fault, when all members are back for a while, at least this number of rounds has
     ended, and no example is absent.
 sums : True
-    In each exchange the examples of the sum and the absent ones are all examples, each once.
+    In each exchange the examples of the sum and the absent ones are all examples, each once; whom
+    the sum lacks was lost meanwhile.
 truth : True
-    Reported objectives are those of the models over all rows; no gap is below the true one.
+    Reported objectives are those of the models over all rows, estimated ones up to their bounds; no
+    gap is below the true one, and CoCoA's model is the image of its coordinates.
 result : share
     After some rounds without faults the model's objective is the optimum up to its certified gap,
     and to this share of the way from zero.
@@ -119,7 +121,8 @@ def _truth(played: Played, _: Any) -> Iterator[str]:
         return
     best = least_objective(algorithm, data)
     rows = [row for row in map(HistoryRow, played.history) if row.objective is not None]
-    for row in rows[:: max(1, len(rows) // _ROUNDS_MAX)] + rows[-1:]:
+    estimated = [row for row in rows if row.objective_kind == "estimated"]
+    for row in rows[:: max(1, len(rows) // _ROUNDS_MAX)] + rows[-1:] + estimated[:_ROUNDS_MAX]:
         model = played.snapshots.get(row.round)
         if model:
             yield from untrue(row, true_objective(algorithm, data, model), best)

@@ -6,7 +6,8 @@ import pytest
 
 from elasticml.control.driver_settings import DriverSettings
 from elasticml.control.job_state import JobState
-from elasticml.control.rounds import Rounds
+from elasticml.control.rounds import UNPLANNED_PACE_S, Rounds
+from elasticml.specification.sections import Fault
 from elasticml.story.history import HistoryRow
 from tests.sim.small_jobs import arrival
 
@@ -123,3 +124,10 @@ def test_a_job_whose_lower_bound_of_the_minimum_rises_makes_progress():
         row = HistoryRow({"objective": 1.0, "next_objective": 1.0 + 1e-6 * k, "next_gap": 0.5})
         book.finish(row, float(k), idle=False)
         assert book.stop_reason(0.0) is None
+
+
+def test_a_fault_whose_phase_never_came_does_not_speed_up_idle_rounds():
+    book = rounds(faults=(Fault(round=1, lose=[0], phase="load"),))
+    assert book.pace_s() < UNPLANNED_PACE_S
+    book.state.round = 2
+    assert book.pace_s() == UNPLANNED_PACE_S

@@ -82,19 +82,18 @@ def test_a_wrong_model_and_a_certificate_that_is_too_small_are_found(played: Pla
     assert [name for name, _ in violations(played)] == ["result"]
 
 
-def test_an_exchange_that_loses_an_example_is_found(played: Played) -> None:
-    ended = {
-        "t": 1.0,
-        "event": "ExchangeEnded",
-        "cause": "",
-        "exchange": "1.1",
-        "operation": "slope",
-        "examples": played.plan.data["rows"] - 1,
-        "absent_examples": 0,
-        "contributors": "1",
-        "missing": "0",
-    }
-    assert "sums" in [name for name, _ in violations(replace(played, story=[ended]))]
+@pytest.mark.parametrize(
+    ("examples", "lost_s", "found"),
+    [(5, 2.5, []), (5, 2.0 - 1e-6, []), (5, 1.0, ["sums"]), (4, 2.5, ["sums"])],
+)
+def test_a_sum_without_an_example_or_a_member_is_found(
+    played: Played, examples: int, lost_s: float, found: list[str]
+) -> None:
+    loss = {"event": "MemberLost", "t": lost_s, "member": "1.1", "reason": "closed", "chunks": 1}
+    ended = {"event": "ExchangeEnded", "t": 3.0, "start_t": 2.0, "exchange": 1, "operation": "g"}
+    ended |= {"contributors": "0x1", "missing": "0x2", "examples": examples}
+    story = [loss, ended | {"absent_examples": played.plan.data["rows"] - 5}]
+    assert [name for name, _ in violations(replace(played, story=story))] == found
 
 
 def test_a_job_that_must_fail_needs_its_error(played: Played) -> None:

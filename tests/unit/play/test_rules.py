@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from elasticml.story.history import HistoryRow
+from elasticml.story.soundness import unsound, untrue
 from tests.play.rules import missampled
 
 #: Losses of ten examples, of which a round visits two or three.
@@ -59,3 +61,14 @@ def test_a_count_that_does_not_fit_the_progress_of_the_epoch_is_found(change: An
     rows = history()
     rows[6] |= change
     assert any("round 6" in text for text in missampled(rows, len(LOSSES), None))
+
+
+def test_a_model_off_its_coordinates_is_found_while_no_example_is_absent() -> None:
+    assert list(unsound([{"drift": 1e-12}, {"drift": 0.5, "absent_examples": 1}])) == []
+    assert len(list(unsound([{"drift": 1e-3}]))) == 1
+
+
+def test_an_estimate_keeps_its_error_bound_and_tangents_are_below() -> None:
+    for objective, kinds, n_wrong in (0.9, "taylor 2", 0), (1.1, "taylor 2", 1), (0.7, "", 1):
+        columns = {"objective": objective, "error_bound": 0.2, "curvature_from": kinds}
+        assert len(list(untrue(HistoryRow(columns), 1.0, 0.0))) == n_wrong
