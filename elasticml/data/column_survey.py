@@ -121,32 +121,33 @@ class ColumnMoments(JsonRecord):
         return float((n * xy - x * y) / np.sqrt(spread))
 
 
-def moments_of(x: NDArray[np.float64], y: NDArray[np.float64]) -> ColumnMoments:
-    """Return the moments of a column and the labels, both (n,) and finite."""
-    # Not by BLAS, whose threads take far longer than one for short columns.
-    xx, yy, xy = (np.einsum("i,i", one, other) for one, other in ((x, x), (y, y), (x, y)))
-    sums = (x.size, x.sum(), xx, y.sum(), yy, xy)
-    return ColumnMoments(sums=tuple(float(s) for s in sums))
-
-
-def moments_of_values(
-    column: str, names: Sequence[str], X: Any, y: NDArray[np.float64]
+def moments_of(
+    X: Any, y: NDArray[np.float64], columns: Mapping[str, tuple[int, str | None]]
 ) -> dict[str, ColumnMoments]:
-    """Return the moments of the values of a categorical column, by the encoded columns' names.
+    """Return the moments of some columns and the labels, by the columns' names.
 
     Parameters
     ----------
-    X : array or CSR array (n, n_values)
-        Zeros and ones.
+    X : array or CSR array (n, d)
+    y : ndarray (n,)
+    columns : mapping
+        The position of each column; of a value of a categorical column also that column's name.
     """
-    counts, products = np.ravel(X.sum(axis=0)), np.ravel(X.T @ y)
-    label = (float(y.sum()), float(y @ y))
+    # Not by BLAS, whose threads take far longer than one for short columns.
+    yy = float(np.einsum("i,i", y, y))
+    if isinstance(X, np.ndarray):
+        rows = np.ascontiguousarray(X.T)  # one transposition reads each cache line once
+        sums, squares = rows.sum(axis=1), np.einsum("ji,ji->j", rows, rows)
+        table = np.stack([sums, squares, np.einsum("ji,i->j", rows, y)])
+    else:
+        table = np.stack([X.sum(axis=0), (X * X).sum(axis=0), X.T @ y])
+    label = (float(y.sum()), yy)
     return {
         name: ColumnMoments(
-            sums=(float(y.size), float(n), float(n), *label, float(product)),
-            column=column,
+            sums=(float(y.size), float(x), float(xx), *label, float(xy)), column=column
         )
-        for name, n, product in zip(names, counts, products, strict=True)
+        for name, (place, column) in columns.items()
+        for x, xx, xy in [table[:, place]]
     }
 
 

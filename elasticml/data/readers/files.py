@@ -21,7 +21,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
@@ -125,16 +125,12 @@ def open_binary(path: str, open_local: Callable[[str], Any] | None = None) -> Bi
         When it is not a regular file.
     """
     check_regular(path)
-    try:
+    with _accessing(path, "opened"):
         local = local_path(path)
         if open_local is not None and local is not None:
             return cast(BinaryIO, open_local(str(local)))
         system, inner = system_of(path)
         return cast(BinaryIO, system.open(inner, "rb"))
-    except FileNotFoundError:
-        raise missing(path) from None
-    except (OSError, ImportError, ValueError) as error:
-        raise unusable(path, "opened", error) from None
 
 
 def file_info(path: str) -> DataFile:
@@ -147,13 +143,9 @@ def file_info(path: str) -> DataFile:
     DataError
         When it is empty.
     """
-    try:
+    with _accessing(path):
         system, inner = system_of(path)
         info: Mapping[str, Any] = system.info(inner)
-    except FileNotFoundError:
-        raise missing(path) from None
-    except (OSError, ImportError, ValueError) as error:
-        raise unusable(path, "accessed", error) from None
     return info_of(path, inner, info)
 
 
@@ -202,6 +194,20 @@ def missing(path: str) -> ConfigError:
     )
 
 
+@contextmanager
+def _accessing(path: str, action: str = "accessed") -> Iterator[None]:
+    """Turn a file system's exceptions into a ``ConfigError`` about a file of data."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise missing(path) from None
+    except (OSError, ImportError, ValueError) as error:
+        raise ConfigError(
+            f"data file {path} cannot be {action}: {reason_of(error)}; {remedy_of(path, error)}",
+            host_fault=host_fault(error),
+        ) from None
+
+
 def located(error: ElasticmlError, process: str) -> ElasticmlError:
     """Return the error of another process than the user's: it names the host that lacks a file."""
     path = error.fields.get("missing_file")
@@ -213,14 +219,6 @@ def located(error: ElasticmlError, process: str) -> ElasticmlError:
         "workers, such as on a shared file system; or give a URL that they can open, or a Dask "
         "frame (em.from_dask)",
         host_fault=error.fields["host_fault"],
-    )
-
-
-def unusable(path: str, action: str, error: Exception) -> ConfigError:
-    """Return the error for a file that cannot be opened, accessed or listed."""
-    return ConfigError(
-        f"data file {path} cannot be {action}: {reason_of(error)}; {remedy_of(path, error)}",
-        host_fault=host_fault(error),
     )
 
 
@@ -400,7 +398,7 @@ def files_of(path: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
         When the only file is empty.
     """
     pattern = _PATTERN.search(path)
-    try:
+    with _accessing(path):
         system, inner = system_of(path)
         if pattern is None or system.exists(inner):
             about = system.info(inner)
@@ -412,10 +410,6 @@ def files_of(path: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
             system.invalidate_cache()
             found = system.glob(inner, detail=True)
             inner = inner[: len(inner) - len(path) + len(base)]
-    except FileNotFoundError:
-        raise missing(path) from None
-    except (OSError, ImportError, ValueError) as error:
-        raise unusable(path, "accessed", error) from None
     return _visible(path, base, inner, found, suffixes)
 
 
@@ -457,6 +451,11 @@ def _visible(
 
 def _natural(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in _DIGITS.split(name)]
+
+
+#: The fields of files and of their parts that a table has.
+_OF_FILES: Final = ("path", "size", "token", "compression")
+_OF_PARTS: Final = ("file", "first", "stop", "nbytes", "rows", "columns")
 
 
 class Listing:
@@ -527,22 +526,16 @@ class Listing:
         """
         at = {file.path: number for number, file in enumerate(self.files)}
         parts = [part for group in self.groups for part in group]
-        columns = {
-            "path": [file.path for file in self.files],
-            "size": _differences([file.size for file in self.files]),
-            "token": [file.token for file in self.files],
-            "compression": [file.compression for file in self.files],
-            "file": _differences([at[part.file.path] for part in parts]),
-            "first": _differences([part.first for part in parts]),
-            "stop": _differences([part.stop - part.first for part in parts]),
-            "nbytes": _differences([part.nbytes for part in parts]),
-            "rows": [part.rows for part in parts],
-            "columns": [part.columns for part in parts],
-            "group": _differences([len(group) for group in self.groups]),
+        columns: dict[str, list[Any]] = {
+            **{name: [getattr(file, name) for file in self.files] for name in _OF_FILES},
+            **{name: [getattr(part, name) for part in parts] for name in _OF_PARTS},
+            "group": [len(group) for group in self.groups],
         }
+        columns["file"] = [at[part.file.path] for part in parts]
         # Versions are mostly times in nanoseconds, whose first digits are the same.
         if all(file.token.isdecimal() and file.token[:1] != "0" for file in self.files):
-            columns["token"] = _differences([int(file.token) for file in self.files])
+            columns["token"] = [int(file.token) for file in self.files]
+        columns = {name: _differences(column) for name, column in columns.items()}
         text = json.dumps(columns, separators=(",", ":")).encode()
         return base64.b85encode(zlib.compress(text, 9)).decode()
 
@@ -555,44 +548,21 @@ class Listing:
         ValueError
             When the table is damaged.
         """
-        columns = json.loads(zlib.decompress(base64.b85decode(table)))
-        tokens = columns["token"]
-        if any(isinstance(token, int) for token in tokens):
-            tokens = map(str, accumulate(tokens))
-        rows = zip(
-            columns["path"],
-            accumulate(columns["size"]),
-            tokens,
-            columns["compression"],
-            strict=True,
-        )
+        stored = json.loads(zlib.decompress(base64.b85decode(table)))
+        columns = {name: _sums(column) for name, column in stored.items()}
+        columns["token"] = [str(token) for token in columns["token"]]
         listing = cls(path, tuple, lambda files: ())
         listing.table = table
         listing.files = files = [
-            DataFile(path=path, size=size, token=token, compression=compression)
-            for path, size, token, compression in rows
+            DataFile(**dict(zip(_OF_FILES, row, strict=True)))
+            for row in zip(*(columns[name] for name in _OF_FILES), strict=True)
         ]
-        ranges = zip(
-            accumulate(columns["file"]),
-            accumulate(columns["first"]),
-            accumulate(columns["stop"]),
-            accumulate(columns["nbytes"]),
-            columns["rows"],
-            columns["columns"],
-            strict=True,
-        )
+        columns["file"] = [files[number] for number in columns["file"]]
         parts = (
-            FileBlock(
-                nbytes=nbytes,
-                rows=n_rows,
-                columns=width,
-                file=files[file],
-                first=first,
-                stop=first + length,
-            )
-            for file, first, length, nbytes, n_rows, width in ranges
+            FileBlock(**dict(zip(_OF_PARTS, row, strict=True)))
+            for row in zip(*(columns[name] for name in _OF_PARTS), strict=True)
         )
-        listing.groups = [list(islice(parts, size)) for size in accumulate(columns["group"])]
+        listing.groups = [list(islice(parts, size)) for size in columns["group"]]
         return listing
 
     def parts(self, number: int) -> Sequence[FileBlock]:
@@ -618,13 +588,12 @@ class Listing:
         DataError
             When it has changed or is gone.
         """
-        try:
+        with _accessing(file.path):
             system, inner = system_of(file.path)
-            entry = system.info(inner)
-        except FileNotFoundError:
-            entry = {"name": inner, "size": None}
-        except (OSError, ImportError, ValueError) as error:
-            raise unusable(file.path, "accessed", error) from None
+            try:
+                entry = system.info(inner)
+            except FileNotFoundError:
+                entry = {"name": inner, "size": None}
         if (entry["size"], version_of(inner, entry)) != (file.size, file.token):
             raise DataError(
                 f"{file.path} has changed since it was listed; start a new job when it is in place"
@@ -657,5 +626,13 @@ def _block_of(number: int, parts: Sequence[FileBlock]) -> BlockInfo:
     )
 
 
-def _differences(numbers: Sequence[int]) -> list[int]:
-    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]
+def _differences(column: list[Any]) -> list[Any]:
+    """Return whole numbers as differences to the one before; other columns as they are."""
+    if not all(isinstance(value, int) for value in column):
+        return column
+    return [number - before for number, before in zip(column, [0, *column], strict=False)]
+
+
+def _sums(column: list[Any]) -> list[Any]:
+    """Return the column of which these are the :func:`_differences`."""
+    return list(accumulate(column)) if all(isinstance(v, int) for v in column) else column

@@ -17,7 +17,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 import numpy as np
 import pyarrow
 import pyarrow.compute
-import scipy.sparse
 from numpy.typing import NDArray
 from pydantic import Field, field_serializer, field_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -30,7 +29,6 @@ from elasticml.data.column_survey import (
     ColumnSurvey,
     merge_moments,
     moments_of,
-    moments_of_values,
     survey_numbers,
     survey_texts,
 )
@@ -383,7 +381,8 @@ def encoder_of_numbers(names: Sequence[str]) -> TableEncoder:
 
 def with_label(table: Any, label: str, place: Place) -> tuple[Any, Place]:
     """Return the rows that have a label, and the function that locates them."""
-    return some_rows(table, place, ~_missing(table.column(label)))
+    missing: NDArray[np.bool_] = table.column(label).is_null(nan_is_null=True).to_numpy()
+    return some_rows(table, place, ~missing)
 
 
 def some_rows(table: Any, place: Place, mask: NDArray[np.bool_]) -> tuple[Any, Place]:
@@ -668,11 +667,6 @@ def _is_numeric(kind: Any) -> bool:
         or types.is_boolean(kind)
         or types.is_decimal(kind)
     )
-
-
-def _missing(column: Any) -> NDArray[np.bool_]:
-    missing: NDArray[np.bool_] = column.is_null(nan_is_null=True).to_numpy()
-    return missing
 
 
 def _count_unknown(counts: dict[str, int], name: str, missed: NDArray[np.bool_]) -> None:
@@ -1215,27 +1209,20 @@ def roles_of_vectors(
 
 def _column_moments(encoder: TableEncoder, rows: Rows) -> dict[str, ColumnMoments]:
     """Return sizes of the columns, and their products with the labels, for warnings."""
-    starts = np.cumsum([0, *(column.width for column in encoder.columns)])
-    numeric: dict[str, int] = {}
-    values: dict[str, slice] = {}
-    for column, start in zip(encoder.columns, starts.tolist(), strict=False):
+    starts = np.cumsum([0, *(column.width for column in encoder.columns)]).tolist()
+    places: dict[str, tuple[int, str | None]] = {}
+    n_columns = 0
+    for column, start in zip(encoder.columns, starts, strict=False):
         if column.kind in ("number", "date"):
-            numeric[column.name] = start
+            places[column.name] = start, None
         elif column.kind == "category" and column.width <= _VALUES_MAX:
-            values[column.name] = slice(start, start + column.width)
-    if not 0 < len(numeric) + len(values) <= _MOMENTS_MAX:
+            places |= {name: (start + k, column.name) for k, name in enumerate(column.names())}
+        else:
+            continue
+        n_columns += 1
+    if not 0 < n_columns <= _MOMENTS_MAX:
         return {}
-    X, y = matrix_of(rows), rows.labels
-    X = X.tocsc() if scipy.sparse.issparse(X) else X
-    some = X[:, list(numeric.values())].toarray() if scipy.sparse.issparse(X) else X
-    # One transposition reads each cache line once, not once per column.
-    columns = np.ascontiguousarray(some.T)
-    at = range(len(numeric)) if scipy.sparse.issparse(X) else numeric.values()
-    moments = {name: moments_of(columns[k], y) for name, k in zip(numeric, at, strict=True)}
-    names = encoder.names()
-    for name, place in values.items():
-        moments |= moments_of_values(name, names[place], X[:, place], y)
-    return moments
+    return moments_of(matrix_of(rows), rows.labels, places)
 
 
 def _not_held(

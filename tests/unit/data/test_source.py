@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from distributed.protocol import dumps, loads
 
 from elasticml.data.chunks.chunk import Layout
@@ -18,7 +19,6 @@ from elasticml.data.column_survey import (
     merge_moments,
     merge_surveys,
     moments_of,
-    moments_of_values,
     survey_numbers,
 )
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
@@ -146,7 +146,12 @@ def test_medians_and_moments_of_blocks_are_those_of_the_whole() -> None:
 
 
 def merged(column: Any) -> Any:
-    return merge_moments([moments_of(column[:2], Y[:2]), moments_of(column[2:], Y[2:])])
+    return moments_in_parts(column[:, None], {"x": (0, None)})["x"]
+
+
+def moments_in_parts(X: Any, columns: Any) -> dict[str, Any]:
+    parts = [moments_of(X[k], Y[k], columns) for k in (slice(0, 2), slice(2, 6))]
+    return {name: merge_moments([part[name] for part in parts]) for name in columns}
 
 
 def test_a_column_or_a_value_that_is_nearly_the_label_is_named_once() -> None:
@@ -154,9 +159,10 @@ def test_a_column_or_a_value_that_is_nearly_the_label_is_named_once() -> None:
     (warning,) = column_warnings(moments)
     assert warning.startswith("column 'copy' is nearly the label (correlation -1.0000): if it")
     X, names = np.column_stack([Y, 1.0 - Y]), ["status=late", "status=on time"]
-    parts = [moments_of_values("status", names, X[k], Y[k]) for k in (slice(0, 2), slice(2, 6))]
-    moments = {name: merge_moments([part[name] for part in parts]) for name in names}
-    (warning,) = column_warnings({**moments, "noise": merged(NOISE)})
+    places = {name: (k, "status") for k, name in enumerate(names)}
+    dense, sparse = (moments_in_parts(some, places) for some in (X, sp.csr_array(X)))
+    assert dense == sparse
+    (warning,) = column_warnings({**dense, "noise": merged(NOISE)})
     assert warning == (
         "column 'status' is nearly the label ('status=late': correlation 1.0000): if it is not "
         "known when the model predicts, list it in data.ignore"
