@@ -74,33 +74,6 @@ def _shared_array(memory: Any, shape: int, dtype: Any) -> np.ndarray:
     return memory._allocations.setdefault(place, new)
 
 
-class Barrier:
-    """A barrier of a block's threads; one that has ended is not waited for."""
-
-    def __init__(self, n_threads: int) -> None:
-        self._running, self._waiting, self._round = n_threads, 0, 0
-        self._changed = threading.Condition()
-
-    def wait(self) -> None:
-        """Wait until all that run wait here."""
-        with self._changed:
-            self._waiting += 1
-            this = self._round
-            self._open_if_all_wait()
-            self._changed.wait_for(lambda: self._round != this)
-
-    def leave(self) -> None:
-        """Say that a thread has ended."""
-        with self._changed:
-            self._running -= 1
-            self._open_if_all_wait()
-
-    def _open_if_all_wait(self) -> None:
-        if self._waiting == self._running:
-            self._waiting, self._round = 0, self._round + 1
-            self._changed.notify_all()
-
-
 def _run_block(manager: Any, grid_point: Any, *arguments: Any) -> None:
     """Run the threads of a block to their ends, and raise what one of them raised.
 
@@ -110,13 +83,14 @@ def _run_block(manager: Any, grid_point: Any, *arguments: Any) -> None:
     from numba.cuda.simulator.kernel import BlockThread
 
     places = list(np.ndindex(*manager._block_dim))
-    barrier = Barrier(len(places))
+    barrier = threading.Barrier(len(places))
 
     def compute() -> None:
         try:
             manager._f(*arguments)
-        finally:
-            barrier.leave()
+        except BaseException:
+            barrier.abort()
+            raise
 
     threads = [BlockThread(compute, manager, grid_point, at, manager._debug) for at in places]
     for thread in threads:
