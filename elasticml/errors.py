@@ -37,9 +37,6 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
-#: A setting at the start of a message.
-_SETTING = re.compile(r"[A-Za-z_][\w.\[\]]*(?=:| is )")
-
 #: ``reason`` of the error of a scheduler that does not know a job.
 UNKNOWN_JOB = "unknown job"
 
@@ -78,20 +75,12 @@ def _rebuild(kind: type[ElasticmlError], message: str, fields: dict[str, Any]) -
 class ConfigError(ElasticmlError):
     """The job, its settings or the environment are invalid; nothing was started.
 
-    ``path`` is the setting with which the message begins, such as ``cluster.workers``; "" if it
-    begins with none.
-
     Examples
     --------
     >>> em.CoCoA(loss="hing")
     Traceback (most recent call last):
     elasticml.errors.ConfigError: CoCoA.loss: got 'hing'...
     """
-
-    def __init__(self, message: str, **fields: Any) -> None:
-        super().__init__(message, **fields)
-        found = _SETTING.match(self.message)
-        self.path = "" if found is None else found[0]
 
 
 class DataError(ElasticmlError):

@@ -107,14 +107,14 @@ def checked_centres(arrays: Mapping[str, F64], clusters: int, columns: int) -> F
     centres = np.array(arrays.get("centres", np.empty(0)), np.float64, order="C")
     if centres.shape != (clusters, columns):
         raise ConfigError(
-            f"start has centres of shape {centres.shape}, wanted ({clusters}, {columns})"
+            f"algorithm.start has centres of shape {centres.shape}, wanted ({clusters}, {columns})"
         )
     if not np.isfinite(centres).all():
-        raise ConfigError("start has centres that are not finite")
+        raise ConfigError("algorithm.start has centres that are not finite")
     if clusters > 1 and bool((centres == centres[0]).all()):
         raise ConfigError(
-            f"start has {clusters} centres that are all the same (w = 0?): only the first would "
-            "ever move; use start: kmeans++, kmeans|| or sample"
+            f"algorithm.start has {clusters} centres that are all the same (w = 0?): only the "
+            "first would ever move; use start: kmeans++, kmeans|| or sample"
         )
     return centres
 

@@ -174,7 +174,8 @@ class Linear:
         coef = np.array(arrays.get("coef", np.zeros(self.n_model)), np.float64)
         if coef.shape != (self.n_model,) or not np.isfinite(coef).all():
             raise ConfigError(
-                f"start has a coef of shape {coef.shape}, wanted {self.n_model} finite numbers"
+                f"algorithm.start has a coef of shape {coef.shape}, wanted {self.n_model} finite "
+                "numbers"
             )
         if self.fixed is not None:
             coef[self.fixed] = 1.0

@@ -63,8 +63,8 @@ def cnn(
     sides = [_after(_after(side)) for side in shape[1:]]
     if min(sides) < 1:
         raise ConfigError(
-            f"model cnn takes images of at least 16 x 16 pixels, got shape {list(shape)}; use "
-            "larger images or another model"
+            f"algorithm.shape: model cnn takes images of at least 16 x 16 pixels, got shape "
+            f"{list(shape)}; use larger images or another model"
         )
     return nn.Sequential(
         nn.Conv2d(shape[0], channels[0], _FILTER),

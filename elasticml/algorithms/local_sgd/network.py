@@ -180,8 +180,8 @@ class Network:
             expected = (state | shapes).get(name, "no such array")
             if shape != expected:
                 raise ConfigError(
-                    f"the network's array {name} is {shape}, wanted {expected} for model "
-                    f"{self._settings.model}; give the arrays of the same module"
+                    f"warm_start: the network's array {name} is {shape}, wanted {expected} for "
+                    f"model {self._settings.model}; give the arrays of the same module"
                 )
         weights = [np.asarray(arrays[name]).reshape(-1) for name in self._parameters]
         buffers, frozen = (

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self, TypeGuard
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
@@ -359,6 +358,8 @@ def _total(parts: RowParts) -> int | None:
 
 def _cut(X: Any, weights: Any, low: int, high: int) -> Any:
     """Return some columns of a partition as rows, times the square roots of the weights."""
+    import scipy.sparse  # here: processes that start workers need it not
+
     matrix = matrix_of_part(X)[:, low:high]
     roots = None if weights is None else np.sqrt(vector_of_part(weights).astype(np.float64))
     if not scipy.sparse.issparse(matrix):
@@ -381,6 +382,8 @@ def _extra_rows(y: Any, weights: Any, constant: float | None) -> F64:
 
 def _joined(pieces: list[Any], extra: list[F64] | None, labels: F64) -> tuple[Any, F64]:
     """Join the pieces of a block; return its rows and their labels, as a source's partition."""
+    import scipy.sparse
+
     below = [] if extra is None else [np.concatenate(extra, axis=1)]
     if not any(scipy.sparse.issparse(piece) for piece in pieces):
         return np.concatenate([np.concatenate(pieces, axis=1), *below]), labels

@@ -62,6 +62,11 @@ _LINE_BYTES: Final = 2**16
 _LOOKS: Final = 4096
 #: Part of every fingerprint: a change in how text becomes chunks invalidates old caches.
 READING_VERSION: Final = 1
+#: Blocks into which small parts of files are grouped.
+_BLOCKS: Final = 128
+_PATTERN: Final = re.compile(r"[*?\[]")
+_DIGITS: Final = re.compile(r"(\d+)")
+_COMPRESSIONS: Final[Mapping[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,13 +380,6 @@ def line_number(path: str, piece: Piece, position: int) -> int:
                     break
                 first, left = first + part.count(b"\n"), left - len(part)
     return first + piece.text.count(b"\n", 0, position)
-
-
-#: Blocks into which small parts of files are grouped.
-_BLOCKS: Final = 128
-_PATTERN: Final = re.compile(r"[*?\[]")
-_DIGITS: Final = re.compile(r"(\d+)")
-_COMPRESSIONS: Final[Mapping[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
 
 
 def files_of(path: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:

@@ -189,21 +189,16 @@ def parse_csv(text: CsvText, types: Mapping[str, ColumnType], words: Words | Non
     return _without_missing(table, text, types)
 
 
-def parse_joined(
-    parts: Sequence[FileBlock], format: CsvFormat, types: Mapping[str, ColumnType]
-) -> Any | None:
-    """Parse many small files as one text, in a fraction of the time that they take one by one.
+def parse_joined(texts: Sequence[CsvText], types: Mapping[str, ColumnType]) -> Any | None:
+    """Parse many short texts as one, in a fraction of the time that they take one by one.
 
     Returns
     -------
     Table or None
         As :func:`parse_csv` of each of them, joined. None where they must be parsed one by one:
-        they are not small, their columns differ, a quote may hide the end of a file, or a cell is
-        not of its column's type.
+        their columns differ, a quote may hide the end of a text, or a cell is not of its column's
+        type.
     """
-    if sum(part.nbytes for part in parts) > _JOINED_BYTES_MAX:
-        return None
-    texts = [text for part in parts for text in csv_texts(part, format)]
     rows = b"\n".join(text.piece.text[text.skipped :] for text in texts)
     have_same_names = len({tuple(text.names) for text in texts}) == 1
     if b'"' in rows or codecs.BOM_UTF8 in rows or not have_same_names:
@@ -699,12 +694,19 @@ class CsvSource(TableSource):
         words: Words | None = None,
     ) -> Iterable[tuple[Any, Place]]:
         apart = super()._tables
-        if len(parts) > 1:
-            parsed = {name: types.get(name, "number") for name in names}
-            joined = parse_joined(parts, self._format(), parsed)
-            if joined is not None:
-                return [(joined, lambda row: _place_in(apart(parts, types, names), row))]
-        return apart(parts, types, names, words)
+        is_short = sum(part.nbytes for part in parts) <= _JOINED_BYTES_MAX
+        if len(parts) == 1 or not is_short or any(part.file.compression for part in parts):
+            return apart(parts, types, names, words)
+        texts = [list(csv_texts(part, self._format())) for part in parts]
+        parsed = {name: types.get(name, "number") for name in names}
+        joined = parse_joined([text for of_part in texts for text in of_part], parsed)
+        if joined is not None:
+            return [(joined, lambda row: _place_in(apart(parts, types, names), row))]
+        return _joined(
+            (table, functools.partial(_place_in_file, part.file.path, place))
+            for part, of_part in zip(parts, texts, strict=True)
+            for table, place in self._parsed(part, of_part, types, names, words)
+        )
 
     def _tables_of(
         self,
@@ -713,9 +715,19 @@ class CsvSource(TableSource):
         names: Sequence[str],
         words: Words | None,
     ) -> Iterator[tuple[Any, Place]]:
+        return self._parsed(part, csv_texts(part, self._format()), types, names, words)
+
+    def _parsed(
+        self,
+        part: FileBlock,
+        texts: Iterable[CsvText],
+        types: Mapping[str, ColumnType],
+        names: Sequence[str],
+        words: Words | None,
+    ) -> Iterator[tuple[Any, Place]]:
         parsed = {name: types.get(name, "number") for name in names}
         format = self._format()
-        for number, text in enumerate(csv_texts(part, format)):
+        for number, text in enumerate(texts):
             check_columns(part.file.path, text.names, names)
             yield parse_csv(text, parsed, words), functools.partial(_line, part, format, number)
 

@@ -1,8 +1,8 @@
 """Memory-mappable files that hold one block of chunks, and the cache of parsed blocks in them.
 
 A file holds a JSON index, then the chunk bodies, aligned to 64 bytes. It is written completely and
-then renamed. The index is verified when the file is mapped; a body is
-verified by its checksum before any of it except labels and weights is accessed.
+then renamed. The index is verified when the file is mapped; a body is verified by its checksum
+before any of it except labels and weights is accessed.
 
 The cache is shared by the members of one host and by later jobs. Members that need the same block
 at the same time wait for the first one to write it. Truncated and damaged files are parsed again.
@@ -39,6 +39,10 @@ VERSION: Final = 4
 #: Suffixes of finished files, and of files being written.
 SUFFIX: Final = ".chunks"
 PART: Final = ".part"
+_LOCK: Final = ".lock"
+_PIN: Final = ".pin"
+#: Seconds for which blocks stay pinned if no member pins them again.
+PINNED_S_MAX: Final = 7 * 86_400
 #: Magic, version, bytes of the index, bytes of the bodies, digest of the index.
 _FIXED: Final = struct.Struct("<8sIIQ8s")
 
@@ -222,12 +226,6 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-_LOCK: Final = ".lock"
-_PIN: Final = ".pin"
-#: Seconds for which blocks stay pinned if no member pins them again.
-PINNED_S_MAX: Final = 7 * 86_400
 
 
 def _folder(setting: CacheSetting) -> Path:

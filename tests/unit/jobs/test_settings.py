@@ -278,12 +278,12 @@ def test_possible_faults_are_sorted_by_round(lost) -> None:
     ]
 
 
-def test_settings_of_python_have_the_same_messages_and_pickle_with_their_path() -> None:
+def test_settings_of_python_have_the_same_messages_and_are_pickled_with_them() -> None:
     with pytest.raises(ConfigError, match=r"^BatchGradient\.tolerence is not a setting; did you "):
         em.BatchGradient(tolerence=1e-3)
     with pytest.raises(ConfigError) as caught:
         parsed({"cluster": {"workers": 0}})
-    assert pickle.loads(pickle.dumps(caught.value)).path == "cluster.workers"
+    assert pickle.loads(pickle.dumps(caught.value)).message.startswith("cluster.workers: ")
     with pytest.raises(ValueError, match="frozen"):
         em.BatchGradient().l2 = 1.0
     # YAML 1.1 reads 1e-4 as a string.

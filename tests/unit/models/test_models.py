@@ -217,6 +217,7 @@ def test_models_of_numbers_are_exported_too(one_against_rest: bool) -> None:
     np.testing.assert_allclose(probabilities, model.predict_proba(X), atol=1e-12)
     line = LinearModel({"coef": arrays["coef"][:1], "intercept": np.ones(1)}, None)
     np.testing.assert_allclose(line.to_sklearn().predict(X), line.predict(X), atol=1e-12)
+    assert line.outputs(X)["prediction"].tolist() == line.predict(X).tolist()
 
 
 def test_the_command_predicts_files(frame, folder, tmp_path) -> None:

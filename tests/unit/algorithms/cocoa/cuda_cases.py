@@ -98,9 +98,11 @@ def _run_block(manager: Any, grid_point: Any, *arguments: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    for thread in threads:
-        if thread.exception:
-            raise thread.exception[0].with_traceback(thread.exception[1])
+    raised = [thread.exception for thread in threads if thread.exception]
+    # Threads that wait for one that has raised an error end with an error of the barrier.
+    if raised:
+        error, traceback = min(raised, key=lambda e: isinstance(e[0], threading.BrokenBarrierError))
+        raise error.with_traceback(traceback)
 
 
 def on_cuda(p: Problem, *, blocks: int = 1, threads: int = 4, **more: Any) -> CudaSolver:
