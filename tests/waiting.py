@@ -11,7 +11,7 @@ import pytest
 T = TypeVar("T")
 WAIT_S = 150.0
 LOOK_S = 0.1
-#: What asyncio prints if a process ends its loop just when a deadline of Dask's batched sends passes.
+#: What asyncio prints if a process ends its loop just when a deadline of Dask's sends passes.
 LOST_DEADLINE = """\
 Future exception was never retrieved
 future: <Future finished exception=TimeoutError('Timeout')>
