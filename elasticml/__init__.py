@@ -124,7 +124,9 @@ def _import(module: str) -> Any:
     not begin one in the first fit.
     """
     was_enabled, n_modules = gc.isenabled(), len(sys.modules)
-    gc.disable()
+    # Only who finds it on turns it off: another thread may turn it on again meanwhile.
+    if was_enabled:
+        gc.disable()
     try:
         return importlib.import_module(module)
     finally:

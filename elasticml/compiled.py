@@ -147,7 +147,8 @@ class _Haste:
         with self._lock:
             if self._compiling == 0:
                 self._were_on = gc.isenabled()
-                gc.disable()
+                if self._were_on:
+                    gc.disable()
                 types.Function.get_call_type = _known_result
             self._compiling += 1
 

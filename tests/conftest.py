@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import os
 import signal
@@ -91,16 +90,6 @@ def pytest_make_collect_report(
     report = yield
     _refuse_skip(report, allowed=not HAS_TORCH and "'torch'" in str(report.longrepr))
     return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the search for garbage: modules and tests stay, and are many."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

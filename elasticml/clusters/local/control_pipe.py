@@ -144,9 +144,11 @@ class ControlPipe:
         """
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
+        replies = select.poll()  # select.select() takes no descriptor above 1023
+        replies.register(descriptor, select.POLLIN)
         first_s = before_s = self._processor_s()
         while b"\n" not in self._unread:
-            if not select.select([descriptor], [], [], wait_s)[0]:
+            if not replies.poll(1000.0 * wait_s):
                 now_s = self._processor_s()
                 if now_s - before_s >= BUSY_SHARE_MIN * wait_s and now_s - first_s < wait_s:
                     before_s = now_s
