@@ -563,11 +563,7 @@ class TableSource(FileFormat, TableFormat):
         """Yield a block's tables with the named columns, and a function that locates a row."""
         if len(parts) == 1:
             return self._tables_of(parts[0], types, names, words)
-        return _joined(
-            (table, functools.partial(_place_in_file, part.file.path, place))
-            for part in parts
-            for table, place in self._tables_of(part, types, names, words)
-        )
+        return _of_parts(parts, (self._tables_of(part, types, names, words) for part in parts))
 
     def _tables_of(
         self,
@@ -578,6 +574,17 @@ class TableSource(FileFormat, TableFormat):
     ) -> Iterator[tuple[Any, Place]]:
         """Yield the tables of a part of a file."""
         raise NotImplementedError
+
+
+def _of_parts(
+    parts: Sequence[FileBlock], tables: Iterable[Iterable[tuple[Any, Place]]]
+) -> Iterator[tuple[Any, Place]]:
+    """Join the tables of parts of files; the place of a row names its file."""
+    return _joined(
+        (table, functools.partial(_place_in_file, part.file.path, place))
+        for part, found in zip(parts, tables, strict=True)
+        for table, place in found
+    )
 
 
 def _joined(tables: Iterable[tuple[Any, Place]]) -> Iterator[tuple[Any, Place]]:
@@ -702,11 +709,8 @@ class CsvSource(TableSource):
         joined = parse_joined([text for of_part in texts for text in of_part], parsed)
         if joined is not None:
             return [(joined, lambda row: _place_in(apart(parts, types, names), row))]
-        return _joined(
-            (table, functools.partial(_place_in_file, part.file.path, place))
-            for part, of_part in zip(parts, texts, strict=True)
-            for table, place in self._parsed(part, of_part, types, names, words)
-        )
+        each = zip(parts, texts, strict=True)
+        return _of_parts(parts, (self._parsed(*one, types, names, words) for one in each))
 
     def _tables_of(
         self,
