@@ -24,10 +24,6 @@ if TYPE_CHECKING:  # names as themselves, which type checkers take for exported
     from elasticml.data.readers.svmlight import read_svmlight as read_svmlight
     from elasticml.data.readers.tabular import read_csv as read_csv
     from elasticml.data.readers.tabular import read_parquet as read_parquet
-    from elasticml.errors import ConfigError as ConfigError
-    from elasticml.errors import DataError as DataError
-    from elasticml.errors import ElasticmlError as ElasticmlError
-    from elasticml.errors import JobFailedError as JobFailedError
     from elasticml.estimators.elastic_net import ElasticNet as ElasticNet
     from elasticml.estimators.elastic_net import Lasso as Lasso
     from elasticml.estimators.kmeans import KMeans as KMeans
@@ -42,7 +38,6 @@ if TYPE_CHECKING:  # names as themselves, which type checkers take for exported
     from elasticml.job import Job as Job
     from elasticml.jobs.announce import announce as announce
     from elasticml.jobs.announce import withdraw as withdraw
-    from elasticml.jobs.callbacks import Callback as Callback
     from elasticml.jobs.handle import Handle as Handle
     from elasticml.jobs.install import install as install
     from elasticml.jobs.result import Result as Result
@@ -84,7 +79,6 @@ _HOMES = {
     "Job": "job",
     **dict.fromkeys(("announce", "withdraw"), "jobs.announce"),
     "AsyncSGD": "specification.algorithms",
-    "Callback": "jobs.callbacks",
     "Handle": "jobs.handle",
     "install": "jobs.install",
     "Result": "jobs.result",
@@ -95,7 +89,6 @@ _HOMES = {
         "specification.algorithms",
     ),
     **dict.fromkeys(("Stop", "Validate"), "specification.sections"),
-    **dict.fromkeys(("ConfigError", "DataError", "ElasticmlError", "JobFailedError"), "errors"),
 }
 _MODULES = ("callbacks", "errors", "policies", "settings", "testing")
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])

@@ -1,8 +1,8 @@
-"""Callbacks that send a job's history to MLflow, TensorBoard or Weights & Biases.
+"""Callbacks of a job: their base, and those for MLflow, TensorBoard and Weights & Biases.
 
 Examples
 --------
->>> issubclass(em.callbacks.MLflowCallback, em.Callback)
+>>> issubclass(em.callbacks.MLflowCallback, em.callbacks.Callback)
 True
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticml.errors import ConfigError, how_to_install, one_line
-from elasticml.jobs.callbacks import Callback
+from elasticml.jobs.callbacks import Callback as Callback
 from elasticml.jobs.yaml_text import dump_yaml
 from elasticml.story.history import HistoryRow
 

@@ -2,7 +2,7 @@
 
 Examples
 --------
->>> issubclass(em.errors.SubmissionError, em.ElasticmlError)
+>>> issubclass(em.errors.SubmissionError, em.errors.ElasticmlError)
 True
 """
 
@@ -50,7 +50,7 @@ class ElasticmlError(Exception):
 
     Examples
     --------
-    >>> issubclass(em.ConfigError, em.ElasticmlError)
+    >>> issubclass(em.errors.ConfigError, em.errors.ElasticmlError)
     True
     """
 
@@ -101,7 +101,7 @@ class SubmissionError(ElasticmlError):
 
     Examples
     --------
-    >>> issubclass(em.errors.SubmissionError, em.ElasticmlError)
+    >>> issubclass(em.errors.SubmissionError, em.errors.ElasticmlError)
     True
     """
 
@@ -111,7 +111,7 @@ class ProtocolError(ElasticmlError):
 
     Examples
     --------
-    >>> issubclass(em.errors.ProtocolError, em.ElasticmlError)
+    >>> issubclass(em.errors.ProtocolError, em.errors.ElasticmlError)
     True
     """
 
@@ -133,7 +133,7 @@ class JobFailedError(ElasticmlError):
     --------
     >>> try:
     ...     em.Job(em.CoCoA(), em.read_svmlight("/none.svm"), stop=stop).run(client)
-    ... except em.ElasticmlError as error:
+    ... except em.errors.ElasticmlError as error:
     ...     print(type(error).__name__)
     ConfigError
     """
@@ -144,7 +144,7 @@ class NotEnoughMembersError(ElasticmlError):
 
     Examples
     --------
-    >>> issubclass(em.errors.NotEnoughMembersError, em.ElasticmlError)
+    >>> issubclass(em.errors.NotEnoughMembersError, em.errors.ElasticmlError)
     True
     """
 

@@ -158,7 +158,7 @@ class Course:
         self._thread.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(em.JobFailedError):  # a test that fails closes the cluster
+        with contextlib.suppress(em.errors.JobFailedError):  # a test that fails closes the cluster
             self.records.extend(self.handle)
 
     def of(self, event: str, since: int = 0) -> list[Record]:

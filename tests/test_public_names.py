@@ -24,8 +24,16 @@ NAMES = [name for name in em.__all__ if name != "__version__"]
 METHODS = ["Job.attach", "Job.from_file", "Job.resume", "Result.load"]
 #: The modules of public names, and the names.
 MODULES = {
-    "callbacks": ("MLflowCallback", "TensorBoardCallback", "WandbCallback"),
-    "errors": ("NotEnoughMembersError", "ProtocolError", "SubmissionError"),
+    "callbacks": ("Callback", "MLflowCallback", "TensorBoardCallback", "WandbCallback"),
+    "errors": (
+        "ConfigError",
+        "DataError",
+        "ElasticmlError",
+        "JobFailedError",
+        "NotEnoughMembersError",
+        "ProtocolError",
+        "SubmissionError",
+    ),
     "settings": ("Checkpoint", "Collective", "Evaluate", "Members"),
     "policies": [name for name in vars(em.policies) if name[0].isupper()],
 }

@@ -47,11 +47,12 @@ GROUPS: Mapping[str, str] = {
     "Models": "load_model",
     "Clusters": "LocalCluster YarnCluster install announce withdraw",
     "Callbacks": (
-        "Callback callbacks.MLflowCallback callbacks.TensorBoardCallback callbacks.WandbCallback"
+        "callbacks.Callback callbacks.MLflowCallback callbacks.TensorBoardCallback "
+        "callbacks.WandbCallback"
     ),
     "Errors": (
-        "ElasticmlError ConfigError DataError JobFailedError errors.NotEnoughMembersError "
-        "errors.ProtocolError errors.SubmissionError"
+        "errors.ElasticmlError errors.ConfigError errors.DataError errors.JobFailedError "
+        "errors.NotEnoughMembersError errors.ProtocolError errors.SubmissionError"
     ),
     "Testing and version": "testing __version__",
 }

@@ -25,7 +25,7 @@ class Callback:
 
     Examples
     --------
-    >>> class Print(em.Callback):
+    >>> class Print(em.callbacks.Callback):
     ...     def on_end(self, result):
     ...         print(result.summary["rounds"], "rounds")
     >>> job = em.Job(em.CoCoA(), em.from_arrays(X, y), stop=em.Stop(rounds=3))
@@ -61,7 +61,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
         if not (callable(callback) or any(hasattr(callback, hook) for hook in HOOKS)):
             raise ConfigError(
                 f"callbacks[{k}]: got {callback!r}, wanted an object with on_round(row), such as "
-                "an em.Callback, or a function of a row"
+                "an em.callbacks.Callback, or a function of a row"
             )
 
 

@@ -11,6 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import elasticml as em
+from elasticml.errors import ConfigError
 from examples.huber import HUBER
 
 pytestmark = pytest.mark.cluster
@@ -79,7 +80,7 @@ else:
     try:
         em.Job.resume(address, kept, objects=objects).cancel()
         print("resumed")
-    except em.ConfigError as error:
+    except em.errors.ConfigError as error:
         print(error)
 """
 
@@ -133,7 +134,7 @@ def test_all_data_that_were_in_memory_are_given_again(tmp_path: Path) -> None:
             if record["event"] == "CheckpointWritten":
                 break
         handle.cancel()
-        with pytest.raises(em.ConfigError, match=r"data and validate and test of job .* in memory"):
+        with pytest.raises(ConfigError, match=r"data and validate and test of job .* in memory"):
             em.Job.resume(client, tmp_path / "kept", data=job.data, test=job.test)
         resumed = em.Job.resume(client, tmp_path / "kept", **sources)
         began = False

@@ -11,6 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import elasticml as em
+from elasticml.errors import ConfigError
 from elasticml.jobs import cluster_client
 from elasticml.jobs.handle import jobs_on
 from tests.waiting import until
@@ -48,19 +49,19 @@ def test_a_job_runs_on_what_names_a_cluster(cluster: LocalCluster, tmp_path: Any
         with client.as_current():
             handle = job().start()
             assert em.Job.attach(handle.job_id).result().summary["rounds"] == 3
-            with pytest.raises(em.ConfigError, match="no readable checkpoint"):
+            with pytest.raises(ConfigError, match="no readable checkpoint"):
                 em.Job.resume(tmp_path)
 
 
 def test_faults_on_a_cluster_of_others_are_refused(cluster: LocalCluster) -> None:
     made = em.Job(em.CoCoA(), job().source, faults=[{"round": 1, "lose": 1}])
-    with pytest.raises(em.ConfigError, match=r"cluster\.kind: local"):
+    with pytest.raises(ConfigError, match=r"cluster\.kind: local"):
         made.start(cluster)
 
 
 def test_elasticmls_own_cluster_is_a_target() -> None:
     cluster = em.LocalCluster(workers=1, algorithms=["cocoa"])
-    with pytest.raises(em.ConfigError, match="start"):
+    with pytest.raises(ConfigError, match="start"):
         job().run(cluster)
     with cluster:
         assert job().run(cluster).summary["rounds"] == 3
@@ -68,11 +69,11 @@ def test_elasticmls_own_cluster_is_a_target() -> None:
 
 def test_what_is_no_cluster_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_client, "CONNECT_S", 1)
-    with pytest.raises(em.ConfigError, match=r"client: this process has none, wanted one; give a"):
+    with pytest.raises(ConfigError, match=r"client: this process has none, wanted one; give a"):
         job().run()
-    with pytest.raises(em.ConfigError, match=r"client: got 5, wanted a distributed\.Client, a clu"):
+    with pytest.raises(ConfigError, match=r"client: got 5, wanted a distributed\.Client, a clu"):
         job().run(5)  # type: ignore[arg-type]
-    with pytest.raises(em.ConfigError, match=r"client: no scheduler answers at 'tcp://127\.0\.0"):
+    with pytest.raises(ConfigError, match=r"client: no scheduler answers at 'tcp://127\.0\.0"):
         job().start("tcp://127.0.0.1:9")
 
 
@@ -86,9 +87,9 @@ def test_an_asynchronous_client_is_awaited(cluster: LocalCluster, tmp_path: Any)
             assert (await handle.status()).state == "done"
             again: Any = await em.Job.attach(client, handle.job_id)  # type: ignore[misc]
             assert (await again.result()).summary["job"] == handle.job_id
-            with pytest.raises(em.ConfigError, match="no readable checkpoint"):
+            with pytest.raises(ConfigError, match="no readable checkpoint"):
                 await em.Job.resume(tmp_path)  # type: ignore[misc]
-            with pytest.raises(em.ConfigError, match=r"await asyncio\.to_thread\(model\.fit"):
+            with pytest.raises(ConfigError, match=r"await asyncio\.to_thread\(model\.fit"):
                 em.LinearSVC(client=client).fit(np.eye(2), [0, 1])
 
     asyncio.run(use())

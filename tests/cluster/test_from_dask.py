@@ -20,6 +20,7 @@ from distributed import Client, Event, LocalCluster, wait
 from sklearn.base import clone
 
 import elasticml as em
+from elasticml.errors import DataError
 from elasticml.jobs.handle import workers_of
 from tests.waiting import until
 
@@ -186,7 +187,7 @@ def test_an_error_in_the_users_graph_ends_the_job(client: Client):
         raise RuntimeError("no such shard")
 
     rows = da.from_array(X, chunks=(400, D)).map_blocks(broken, meta=np.empty((0, 0)))
-    with pytest.raises(em.DataError, match="could not be computed: RuntimeError: no such shard"):
+    with pytest.raises(DataError, match="could not be computed: RuntimeError: no such shard"):
         em.Job(ALGORITHM, em.from_dask(rows, Y), stop=STOP).run(client)
 
 

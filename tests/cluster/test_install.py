@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import elasticml as em
+from elasticml.errors import ConfigError
 from elasticml.ids import VERSION
 from tests.stock_cluster import UNSHARE, stock_cluster
 
@@ -37,7 +38,7 @@ def test_a_worker_with_another_version_is_named_with_its_host(tmp_path: Path) ->
         cluster.worker("a", environment={"PYTHONPATH": str(other), "PYTHONSAFEPATH": "1"})
         with cluster.client() as client:
             cluster.await_workers(client, 1)
-            with pytest.raises(em.ConfigError) as caught:
+            with pytest.raises(ConfigError) as caught:
                 job().run(client)
     assert re.fullmatch(
         r"cluster: elasticml 0\.0\.9 on worker tcp://\S+ \(host \S+\); "
@@ -63,7 +64,7 @@ def test_elasticml_is_installed_on_a_stock_cluster(tmp_path: Path, bare_python: 
         cluster.worker("a")
         with cluster.client() as client:
             cluster.await_workers(client, 1)
-            with pytest.raises(em.ConfigError, match=r"no elasticml on the scheduler \(host "):
+            with pytest.raises(ConfigError, match=r"no elasticml on the scheduler \(host "):
                 job().run(client)
             assert len(em.install(client)) == 2
             assert job().run(client).summary["rounds"] == 3
@@ -85,7 +86,7 @@ def test_the_host_that_lacks_a_file_is_named(tmp_path: Path) -> None:
         with cluster.client() as client:
             cluster.await_workers(client, 1)
             source = em.read_csv(str(tmp_path / "rows" / "a.csv"), "late")
-            with pytest.raises(em.ConfigError) as caught:
+            with pytest.raises(ConfigError) as caught:
                 em.Job(em.CoCoA(), source).run(client)
     message = str(caught.value)
     assert f"a.csv does not exist on host {socket.gethostname()}, where a worker runs" in message

@@ -128,7 +128,7 @@ def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
     assert handle.status().state == "done"
     assert result.summary["test"]["accuracy"] == result.summary["train"]["accuracy"]
     handle.forget()
-    with pytest.raises(em.ConfigError, match="no job"):
+    with pytest.raises(em.errors.ConfigError, match="no job"):
         em.Job.attach(client, job_id)
 
 

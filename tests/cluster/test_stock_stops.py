@@ -114,7 +114,7 @@ def test_announced_workers_are_emptied_and_used_again(
     course.end()
     assert outputs == [f"announced, 20 s: {address}\n", f"withdrawn: {address}\n"]
     assert len(workers_of(client)) == 2
-    with pytest.raises(em.ConfigError, match=r"got 'spto' \(did you mean 'spot'\?\)"):
+    with pytest.raises(em.errors.ConfigError, match=r"got 'spto' \(did you mean 'spot'\?\)"):
         em.announce(client, ["spto"], grace_s=60.0)
 
 

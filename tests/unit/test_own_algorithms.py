@@ -77,7 +77,7 @@ def test_a_broken_rule_is_named(data, attribute, says):
 
 def test_test_data_are_refused_for_an_algorithm_that_cannot_be_scored(data):
     job = em.Job(imported("MUTE"), data, test=data)
-    with pytest.raises(em.ConfigError, match=r"data\.test: algorithm .* has no predict"):
+    with pytest.raises(em.errors.ConfigError, match=r"data\.test: algorithm .* has no predict"):
         job.check_data()
 
 

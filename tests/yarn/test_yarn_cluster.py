@@ -14,6 +14,7 @@ from distributed import Client
 from distributed.core import Status
 
 import elasticml as em
+from elasticml.errors import ConfigError, ElasticmlError
 from tests.waiting import LOST_DEADLINE, until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -105,7 +106,7 @@ def test_other_processes_find_the_cluster_by_its_application(client, cluster, sk
         with Client(other) as another:
             assert another.submit(lambda: 6).result(timeout=WAIT_S_MAX) == 6
     assert other.status is Status.closed
-    with pytest.raises(em.ConfigError, match="the cluster is closed; make a new YarnCluster"):
+    with pytest.raises(ConfigError, match="the cluster is closed; make a new YarnCluster"):
         other.scale(1)
     assert skein_client.application_report(cluster.app_id).state == "RUNNING"
 
@@ -194,9 +195,9 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_prints_nothing(
     ],
 )
 def test_a_request_that_can_never_run_is_refused_at_once(mini_yarn, arguments, says):
-    with pytest.raises(em.ElasticmlError, match=says) as caught:
+    with pytest.raises(ElasticmlError, match=says) as caught:
         em.YarnCluster(environment=ENVIRONMENT, **{**SMALL, **arguments})
-    assert isinstance(caught.value, em.ConfigError | em.errors.SubmissionError)
+    assert isinstance(caught.value, em.errors.ConfigError | em.errors.SubmissionError)
     assert "\n" not in caught.value.message
 
 

@@ -57,7 +57,7 @@ assert em.CoCoA().name == "cocoa"
 assert algorithm("local_sgd").name == "local_sgd"
 try:
     em.LocalSGD()
-except em.ConfigError as error:
+except em.errors.ConfigError as error:
     print(error)
 """
 

@@ -91,7 +91,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("model", "message"), REFUSED, ids=[str(model) for model, _ in REFUSED])
 def test_a_wrong_setting_is_named(model, message):
-    with pytest.raises((ValueError, em.ConfigError), match=message):
+    with pytest.raises((ValueError, em.errors.ConfigError), match=message):
         model.fit(X, Y)
 
 

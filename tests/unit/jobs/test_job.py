@@ -12,7 +12,7 @@ from distributed import Client
 from distributed.comm import CommClosedError
 
 import elasticml as em
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.job import resolve_holders
 from elasticml.jobs.job_spec import policy_entries
 from elasticml.jobs.warm_start import load_warm_start
@@ -55,7 +55,7 @@ def test_what_cannot_be_read_or_does_not_fit_is_found_before_anything_starts(tmp
         (em.Job(em.PrimalCoCoA(), DATA).check_data, "is by rows, and primal_cocoa works on"),
         (lambda: big.check_memory(2**30), "got 700.0 MiB, wanted at most 614.4 MiB"),
     ):
-        with pytest.raises((em.ConfigError, em.DataError)) as caught:
+        with pytest.raises((ConfigError, DataError)) as caught:
             check()
         assert text in str(caught.value)
 
@@ -66,7 +66,7 @@ def test_a_scheduler_that_is_lost_while_a_job_is_submitted_is_one_line(monkeypat
 
     monkeypatch.setattr("elasticml.jobs.handle.prepare_scheduler", closed)
     with Client(n_workers=1, processes=False, dashboard_address=None) as client:
-        with pytest.raises(em.JobFailedError, match="was lost before the job had started") as lost:
+        with pytest.raises(JobFailedError, match="was lost before the job had started") as lost:
             em.Job(em.BatchGradient(), DATA).start(client)
         assert client.scheduler.address in str(lost.value)
 

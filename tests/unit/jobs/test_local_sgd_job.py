@@ -11,6 +11,7 @@ import pytest
 import elasticml as em
 from elasticml.clusters.yarn.jobs.job_driver import progress_fraction
 from elasticml.data.source import merge_summaries
+from elasticml.errors import ConfigError
 from elasticml.jobs.job_spec import job_file_from_record
 from elasticml.jobs.progress_bar import status_line
 from elasticml.models.model import NetworkModel
@@ -79,7 +80,7 @@ def test_callables_are_named_by_their_import_path():
     ],
 )
 def test_errors_are_one_line(make, text):
-    with pytest.raises(em.ConfigError, match=text):
+    with pytest.raises(ConfigError, match=text):
         make()
 
 
@@ -104,10 +105,10 @@ def test_a_network_starts_from_a_model_a_file_or_a_module_s_state(tmp_path):
     expected = {name: array.tolist() for name, array in arrays.items()}
     for value in (state, tmp_path, NetworkModel(arrays, section, facts)):
         assert record(warm_start=value)["algorithm"]["warm_start"] == expected
-    with pytest.raises(em.ConfigError, match="warm_start: bias is not finite"):
+    with pytest.raises(ConfigError, match="warm_start: bias is not finite"):
         record(warm_start={"bias": [np.nan]})
     for strange in (["a"], module.bias.detach().bfloat16(), module.bias):
-        with pytest.raises(em.ConfigError, match="warm_start: bias is not an array of numbers"):
+        with pytest.raises(ConfigError, match="warm_start: bias is not an array of numbers"):
             record(warm_start={"bias": strange})
 
 

@@ -25,7 +25,8 @@ import pytest
             "import sys; sys.modules['skein'] = sys.modules['dask_yarn'] = None\n"
             "import elasticml as em, elasticml.cli.submit; em.LocalCluster\n"
             "try: em.YarnCluster\n"
-            "except em.ConfigError as error: print(\"pip install '.[yarn]'\" in str(error))\n",
+            "except em.errors.ConfigError as error:\n"
+            "    print(\"pip install '.[yarn]'\" in str(error))\n",
             "True\n",
         ),
     ],
