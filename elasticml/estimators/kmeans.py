@@ -279,9 +279,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         check_is_fitted(self)
         if is_lazy(X):
             return lazily(self, "transform", X, self.cluster_centers_.dtype, len(self._centres()))
-        X = self._rows_of(X)
         from sklearn.metrics.pairwise import euclidean_distances
 
+        # Repeated entries of sparse rows are added up; scikit-learn squares each.
+        X = Rows(self._rows_of(X), None).matrix
         distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
         return distances
 

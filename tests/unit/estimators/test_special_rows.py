@@ -81,13 +81,16 @@ def test_the_gap_is_that_of_the_model_after_columns_were_dropped():
     assert model.coef_[1] == 0.0
 
 
-def test_repeated_entries_of_a_sparse_column_are_added_up():
+@pytest.mark.parametrize("make", [sp.csc_array, sp.csr_array])
+def test_repeated_entries_of_sparse_rows_are_added_up(make):
     X, y = tall()
-    parts = sp.csc_array(X)
+    parts = make(X)
     arrays = np.repeat(0.5 * parts.data, 2), np.repeat(parts.indices, 2), 2 * parts.indptr
-    repeated = sp.csc_array(arrays, shape=X.shape)
+    repeated = make(arrays, shape=X.shape)
     models = [em.Lasso(0.1, tol=1e-12).fit(rows, y).coef_ for rows in (X, repeated)]
     np.testing.assert_allclose(*models, atol=1e-7)
+    distances = [em.KMeans(3, random_state=0).fit_transform(rows) for rows in (X, repeated)]
+    np.testing.assert_allclose(*distances, atol=1e-7)
     assert repeated.nnz == 2 * X.size
 
 

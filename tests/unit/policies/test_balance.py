@@ -10,7 +10,7 @@ import pytest
 from elasticml.control.policy import Discard, MemberView, Move, Replicate, View
 from elasticml.ids import ChunkInfo
 from elasticml.policies.background_shuffle import GlobalShuffle
-from elasticml.policies.load_balancing import seconds_per_row
+from elasticml.policies.load_balancing import assign_greedily, seconds_per_row
 from elasticml.policies.rebalance import Rebalance
 from elasticml.policies.replication import ChunkReplication
 from elasticml.policies.reshuffle import Redeal
@@ -192,6 +192,15 @@ def test_nothing_is_reshuffled_while_a_job_waits(policy):
     view = world.view()
     assert policy.suggest(view)
     assert policy.suggest(replace(view, round=view.round + 1)) == []
+
+
+@pytest.mark.parametrize(("seconds", "to"), [([0.0, 1.5, 1.0], 2), ([0.0, 1.5, 1.1], 0)])
+def test_a_chunk_goes_to_its_first_holder_unless_that_delays_it_by_more_than_its_time(seconds, to):
+    load = {member(k): s for k, s in enumerate(seconds)}
+    chunks = held({0: [1, 2]}, 3).chunks
+    assert assign_greedily([chunk(0)], chunks, load, dict.fromkeys(load, 1.0)) == {
+        chunk(0): member(to)
+    }
 
 
 # --- background shuffle: bodies move slowly to random other holders -------------------------------
