@@ -6,7 +6,9 @@ import copy
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
+from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import Chunk
@@ -102,3 +104,11 @@ def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -
     ask(solver, chunks[:2], "certify", v, serial=8, **{**settings, "settle": 7})
     margins = chunks[1].labels * (chunks[1].values @ v)
     np.testing.assert_array_equal(chunks[1].state["alpha"], (margins < 1.0) * 1.0)
+
+
+def test_sparse_rows_are_scaled_and_shifted_as_dense_ones() -> None:
+    factor, shift = np.arange(1.0, 6.0), np.array([0.0, 3.0, 0.0, -1.0, 0.0])
+    chunks = [split_rows(rows, Y, 1, chunk_rows=12)[0][0] for rows in (X, csr_array(X))]
+    dense, sparse = (scaled_chunk(chunk, factor, shift) for chunk in chunks)
+    rows = csr_array((sparse.values, sparse.indices, sparse.indptr), dense.values.shape)
+    np.testing.assert_allclose(rows.toarray(), dense.values)
