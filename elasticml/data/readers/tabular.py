@@ -526,7 +526,7 @@ class TableSource(FileFormat, TableFormat):
         """Yield the encoded rows of a block."""
         encoder, name = self.fitted_encoder(), self._parsed_name()
         kept = _surveyed.take(name, block) if self.is_costly else None
-        tables = kept or self._tables(parts, encoder.types, encoder.used)
+        tables = kept or self._tables(parts, encoder.types)
         yield from self.encoded(tables, self._path_of(parts))
 
     def _path_of(self, parts: Sequence[FileBlock]) -> str:
@@ -538,39 +538,27 @@ class TableSource(FileFormat, TableFormat):
         columns, parts = self.roles(), self.files.parts(block)
         types: dict[str, ColumnType] = {**columns.types, **dict.fromkeys(columns.listed, "text")}
         words = Words(refused=columns.numeric)
-        tables = list(self._tables(parts, types, self.surveyed_columns(columns), words))
+        surveyed = {name: types.get(name, "number") for name in self.surveyed_columns(columns)}
+        tables = list(self._tables(parts, surveyed, words))
         self.check_files(parts)
         summary = self.surveyed(block, tables, self._path_of(parts), held, words.cells)
         if self.is_costly:
             _surveyed.keep(self._parsed_name(), block, tables)
         return summary
 
-    def names_and_types(self) -> tuple[Sequence[str], Sequence[ColumnType]]:
-        """Return the names and types of the columns, as the first file has them."""
-        return self._columns_of(self.files.files[0])
-
-    def _columns_of(self, file: DataFile) -> tuple[Sequence[str], Sequence[ColumnType]]:
-        """Return the names and types of a file's columns."""
-        raise NotImplementedError
-
     def _tables(
         self,
         parts: Sequence[FileBlock],
         types: Mapping[str, ColumnType],
-        names: Sequence[str],
         words: Words | None = None,
     ) -> Iterable[tuple[Any, Place]]:
-        """Yield a block's tables with the named columns, and a function that locates a row."""
+        """Yield a block's tables with columns of these types, and a function that locates a row."""
         if len(parts) == 1:
-            return self._tables_of(parts[0], types, names, words)
-        return _of_parts(parts, (self._tables_of(part, types, names, words) for part in parts))
+            return self._tables_of(parts[0], types, words)
+        return _of_parts(parts, (self._tables_of(part, types, words) for part in parts))
 
     def _tables_of(
-        self,
-        part: FileBlock,
-        types: Mapping[str, ColumnType],
-        names: Sequence[str],
-        words: Words | None,
+        self, part: FileBlock, types: Mapping[str, ColumnType], words: Words | None
     ) -> Iterator[tuple[Any, Place]]:
         """Yield the tables of a part of a file."""
         raise NotImplementedError
@@ -681,59 +669,55 @@ class CsvSource(TableSource):
         """Return all columns: a word among the numbers may be in any row."""
         return columns.used
 
-    def _texts(self) -> Mapping[str, str]:
+    def _columns(self) -> CsvColumns:
         first = self.files.files[0]
-        return csv_columns(first.path, first.token, self._format()).texts
+        return csv_columns(first.path, first.token, self._format())
+
+    def names_and_types(self) -> tuple[Sequence[str], Sequence[ColumnType]]:
+        """Return the names and types of the columns, as the first file has them."""
+        found = self._columns()
+        return found.names, found.types
+
+    def _texts(self) -> Mapping[str, str]:
+        return self._columns().texts
 
     def _separated(self) -> str:
         how = "as in its first line" if self.delimiter is None else "data.delimiter"
         return f", separated by {self._format().delimiter!r} ({how})"
 
-    def _columns_of(self, file: DataFile) -> tuple[Sequence[str], Sequence[ColumnType]]:
-        found = csv_columns(file.path, file.token, self._format())
-        return found.names, found.types
-
     def _tables(
         self,
         parts: Sequence[FileBlock],
         types: Mapping[str, ColumnType],
-        names: Sequence[str],
         words: Words | None = None,
     ) -> Iterable[tuple[Any, Place]]:
         apart = super()._tables
         is_short = sum(part.nbytes for part in parts) <= _JOINED_BYTES_MAX
         if len(parts) == 1 or not is_short or any(part.file.compression for part in parts):
-            return apart(parts, types, names, words)
+            return apart(parts, types, words)
         texts = [list(csv_texts(part, self._format())) for part in parts]
-        parsed = {name: types.get(name, "number") for name in names}
-        joined = parse_joined([text for of_part in texts for text in of_part], parsed)
+        joined = parse_joined([text for of_part in texts for text in of_part], types)
         if joined is not None:
-            return [(joined, lambda row: _place_in(apart(parts, types, names), row))]
+            return [(joined, lambda row: _place_in(apart(parts, types), row))]
         each = zip(parts, texts, strict=True)
-        return _of_parts(parts, (self._parsed(*one, types, names, words) for one in each))
+        return _of_parts(parts, (self._parsed(*one, types, words) for one in each))
 
     def _tables_of(
-        self,
-        part: FileBlock,
-        types: Mapping[str, ColumnType],
-        names: Sequence[str],
-        words: Words | None,
+        self, part: FileBlock, types: Mapping[str, ColumnType], words: Words | None
     ) -> Iterator[tuple[Any, Place]]:
-        return self._parsed(part, csv_texts(part, self._format()), types, names, words)
+        return self._parsed(part, csv_texts(part, self._format()), types, words)
 
     def _parsed(
         self,
         part: FileBlock,
         texts: Iterable[CsvText],
         types: Mapping[str, ColumnType],
-        names: Sequence[str],
         words: Words | None,
     ) -> Iterator[tuple[Any, Place]]:
-        parsed = {name: types.get(name, "number") for name in names}
         format = self._format()
         for number, text in enumerate(texts):
-            check_columns(part.file.path, text.names, names)
-            yield parse_csv(text, parsed, words), functools.partial(_line, part, format, number)
+            check_columns(part.file.path, text.names, list(types))
+            yield parse_csv(text, types, words), functools.partial(_line, part, format, number)
 
 
 def _place_in(tables: Iterable[tuple[Any, Place]], row: int) -> str:
@@ -791,20 +775,15 @@ class ParquetSource(TableSource):
             found = list(pool.map(_pieces, files))
         return [block for blocks in found for block in blocks]
 
-    def _columns_of(self, file: DataFile) -> tuple[Sequence[str], Sequence[ColumnType]]:
-        columns: tuple[Sequence[str], Sequence[ColumnType]] = _parquet_columns(
-            file.path, file.token
-        )
-        return columns
+    def names_and_types(self) -> tuple[Sequence[str], Sequence[ColumnType]]:
+        """Return the names and types of the columns, as the first file has them."""
+        first = self.files.files[0]
+        return _parquet_columns(first.path, first.token)
 
     def _tables_of(
-        self,
-        part: FileBlock,
-        types: Mapping[str, ColumnType],
-        names: Sequence[str],
-        words: Words | None,
+        self, part: FileBlock, types: Mapping[str, ColumnType], words: Words | None
     ) -> Iterator[tuple[Any, Place]]:
-        return _parquet_tables(part, names)
+        return _parquet_tables(part, list(types))
 
 
 def _parquet_tables(at: FileBlock, names: Sequence[str]) -> Iterator[tuple[Any, Place]]:
