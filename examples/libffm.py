@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import Rows
 from elasticml.data.formats import FileFormat, reader
 from elasticml.data.readers.files import FileBlock, block_pieces
 

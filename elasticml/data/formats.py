@@ -16,8 +16,7 @@ from typing import Annotated, Any, ClassVar, ParamSpec, Self, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from elasticml.data.chunks.chunk import Chunk, Layout
-from elasticml.data.chunks.chunker import Rows, block_layout, cut
-from elasticml.data.chunks.rows import fit_columns, joined
+from elasticml.data.chunks.rows import Rows, block_layout, cut, fit_columns, joined
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_layout_kinds, summarise
 from elasticml.data.readers.files import (
     DataFile,

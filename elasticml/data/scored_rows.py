@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.chunk import Chunk, sequence_chunk
-from elasticml.data.chunks.chunker import chunk_of
-from elasticml.data.chunks.rows import matrix_of, rows_of_chunk, rows_of_matrix
+from elasticml.data.chunks.rows import chunk_of, matrix_of, rows_of_chunk, rows_of_matrix
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats, summarise
 from elasticml.data.readers.dask_partitions import PartitionGraph, has_partitions
 from elasticml.data.readers.files import fingerprint

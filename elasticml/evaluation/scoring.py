@@ -45,11 +45,10 @@ from elasticml.algorithms.registry import algorithm
 from elasticml.arrays import F64
 from elasticml.data.chunks.body import Layout
 from elasticml.data.chunks.by_columns import own_coefs
+from elasticml.data.chunks.checksums import as_text, digest_of_arrays
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.chunker import chunk_of
-from elasticml.data.chunks.digests import as_text, digest_of_arrays
 from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
-from elasticml.data.chunks.rows import fit_columns, rows_of_chunk
+from elasticml.data.chunks.rows import chunk_of, fit_columns, rows_of_chunk
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import Source

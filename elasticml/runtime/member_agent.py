@@ -19,8 +19,7 @@ from elasticml.collective.segmentation import IncomingVector
 from elasticml.collective.transport import Link
 from elasticml.control import effects as fx
 from elasticml.control.member_machine import Member
-from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.digests import digest_of_chunks
+from elasticml.data.chunks.chunk import Chunk, digest_of_chunks
 from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.readers.files import located

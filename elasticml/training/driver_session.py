@@ -16,11 +16,11 @@ from elasticml.algorithms.registry import algorithm
 from elasticml.control.checkpoint_state import snapshot
 from elasticml.control.driver import Driver
 from elasticml.control.driver_settings import DriverSettings
-from elasticml.data.chunks.digests import as_text, digest_of_arrays
-from elasticml.data.column_survey import column_warnings
+from elasticml.data.chunks.checksums import as_text, digest_of_arrays
 from elasticml.data.dataset_stats import (
     BlockSummary,
     DatasetStats,
+    column_warnings,
     merge_summaries,
     single_row_warnings,
 )

@@ -27,7 +27,7 @@ from elasticml.algorithms.base import (
     Trainer,
 )
 from elasticml.control.tree_node import KEPT_MAX
-from elasticml.data.chunks.digests import digest_of, digest_of_arrays
+from elasticml.data.chunks.checksums import digest_of, digest_of_arrays
 from elasticml.errors import ElasticmlError, JobFailedError, one_line, shown
 from elasticml.ids import ExchangeId
 from elasticml.protocol import events as ev

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import matrix_of, rows_of_arrays, rows_of_matrix
+from elasticml.data.chunks.rows import Rows, matrix_of, rows_of_arrays, rows_of_matrix
 from elasticml.errors import ConfigError, DataError
 
 #: Labels of the rows that are not features.

@@ -1,8 +1,8 @@
-"""Checksums at memory speed: they detect damage, not forgery."""
+"""Checksums and digests at memory speed: they detect damage and differences, not forgery."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,3 +43,31 @@ def checksum(body: memoryview) -> int:
     """Return the 64-bit checksum of a chunk's body; its size is a multiple of 64 bytes."""
     # Always read-only: arrays that can be written to have a type, and machine code, of their own.
     return int(mix(np.frombuffer(body.toreadonly(), np.uint64), np.uint64(0)))
+
+
+def digest_of(array: NDArray[np.float64], before: int = 0) -> int:
+    """Return a 64-bit digest of a float64 array's bits, chained to an earlier digest.
+
+    Every bit counts, including the sign of -0.0. About 10 GB/s; no protection against forgery.
+
+    Parameters
+    ----------
+    array : ndarray of float64, any shape
+    before : int
+        Digest of the preceding arrays; their order counts.
+    """
+    words = np.ascontiguousarray(array, np.float64).reshape(-1).view(np.uint64)
+    words.flags.writeable = False  # as in checksums: the same machine code
+    return int(mix(words, np.uint64(before)))
+
+
+def digest_of_arrays(arrays: Any, before: int = 0) -> int:
+    """Digest named arrays in the order of their names."""
+    for name in sorted(arrays):
+        before = digest_of(np.asarray(arrays[name], np.float64), before)
+    return before
+
+
+def as_text(digest: int) -> str:
+    """Write a digest as 16 hex digits."""
+    return f"{digest:016x}"

@@ -6,6 +6,8 @@ state (per-example quantities of an algorithm) is versioned and belongs to the o
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -190,6 +192,14 @@ class Chunk:
         """Name the chunk, its kind and its sizes."""
         kind, columns = self.layout.kind, self.layout.n_columns
         return f"<Chunk {self.id} {kind} {self.n_rows}x{columns} {self.nbytes} B>"
+
+
+def digest_of_chunks(chunks: Iterable[Chunk]) -> str:
+    """Digest the content ids of chunks; 16 hex digits."""
+    digest = hashlib.blake2b(digest_size=8)
+    for chunk in chunks:
+        digest.update(f"{chunk.id.block}.{chunk.id.ordinal}:{chunk.content_id}\n".encode())
+    return digest.hexdigest()
 
 
 def dense_chunk(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk, Layout, sequence_chunk
-from elasticml.data.chunks.chunker import Rows, cut, row_bounds
+from elasticml.data.chunks.rows import Rows, cut, row_bounds
 from elasticml.ids import ChunkId
 
 #: Hi-grams that a one-byte code can number.

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Dtype, Layout
-from elasticml.data.chunks.chunker import is_binary, row_bounds
 from elasticml.data.chunks.products import read_only
+from elasticml.data.chunks.rows import is_binary, row_bounds
 from elasticml.ids import ChunkId
 
 _NO_BODY: Final = memoryview(b"")

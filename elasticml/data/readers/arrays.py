@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 from pydantic import PrivateAttr
 
 from elasticml.data.chunks.by_columns import COLUMNS, check_by, rows_by_columns
-from elasticml.data.chunks.chunker import Rows, slice_rows
 from elasticml.data.chunks.rows import (
+    Rows,
     rows_digest,
     rows_nbytes,
     rows_of_arrays,
+    slice_rows,
 )
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.formats import Format

@@ -19,8 +19,7 @@ from pydantic import AfterValidator, Field
 
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.chunker import OVERHEAD_BYTES, cut
-from elasticml.data.chunks.rows import fit_columns, rows_of_chunk
+from elasticml.data.chunks.rows import OVERHEAD_BYTES, cut, fit_columns, rows_of_chunk
 from elasticml.data.dataset_stats import (
     BlockSummary,
     DatasetStats,

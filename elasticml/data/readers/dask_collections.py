@@ -10,8 +10,7 @@ import dask
 import pyarrow
 
 from elasticml.data.chunks.chunk import Dtype
-from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import matrix_of
+from elasticml.data.chunks.rows import Rows, matrix_of
 from elasticml.data.dataset_stats import BlockSummary, merge_summaries
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,

@@ -20,8 +20,7 @@ from pydantic import PrivateAttr
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
-from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import rows_of_arrays, rows_of_matrix
+from elasticml.data.chunks.rows import Rows, rows_of_arrays, rows_of_matrix
 from elasticml.data.formats import Format
 from elasticml.data.readers.files import fingerprint
 from elasticml.data.source import BLOCK_BYTES, BlockInfo

@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow
 
-from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import matrix_of
+from elasticml.data.chunks.rows import Rows, matrix_of
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.readers.arrays import MemorySource, check_in_memory
 from elasticml.data.readers.tables import (

@@ -23,7 +23,7 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import Rows
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.formats import FileFormat, LocalOrUrl, reader
 from elasticml.data.readers.files import (

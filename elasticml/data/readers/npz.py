@@ -7,8 +7,7 @@ from typing import Any
 
 import scipy.sparse
 
-from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import rows_of_arrays
+from elasticml.data.chunks.rows import Rows, rows_of_arrays
 from elasticml.data.formats import FileFormat, reader
 from elasticml.data.readers.files import DataFile, FileBlock, open_binary, whole_file
 from elasticml.data.storage.untrusted_files import check_csr, read_npz_arrays

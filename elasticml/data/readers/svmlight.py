@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, Self, cast
 
 import numpy as np
 
-from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import Rows
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.formats import FileFormat, reader
 from elasticml.data.readers.files import (

@@ -22,17 +22,17 @@ from pydantic import Field, field_serializer, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from elasticml.data.chunks.chunk import Chunk, Layout
-from elasticml.data.chunks.chunker import Rows
-from elasticml.data.chunks.rows import matrix_of, rows_of_matrix
-from elasticml.data.column_survey import (
+from elasticml.data.chunks.rows import Rows, matrix_of, rows_of_matrix
+from elasticml.data.dataset_stats import (
+    BlockSummary,
     ColumnMoments,
     ColumnSurvey,
+    DatasetStats,
     merge_moments,
     moments_of,
     survey_numbers,
     survey_texts,
 )
-from elasticml.data.dataset_stats import BlockSummary, DatasetStats
 from elasticml.data.formats import Format
 from elasticml.data.json_record import JsonRecord
 from elasticml.data.source import HeldOut

@@ -28,7 +28,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pydantic import Field
 
-from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import Rows
 from elasticml.data.dataset_stats import BlockSummary
 from elasticml.data.formats import FileFormat, reader
 from elasticml.data.out_of_core.mapped_memory import process_memory

@@ -23,8 +23,8 @@ from pydantic import Field
 
 from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk, Layout
-from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
+from elasticml.data.chunks.rows import Rows
 from elasticml.data.formats import DrawnRows, Format, Width, reader
 from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.errors import ConfigError

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from elasticml.arrays import F64
-from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import Rows
 from elasticml.data.formats import DrawnRows, Format, Width, reader
 from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.errors import ConfigError

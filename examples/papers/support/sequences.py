@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from elasticml.data.chunks.chunk import Chunk, Layout
-from elasticml.data.chunks.chunker import Rows
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
+from elasticml.data.chunks.rows import Rows
 from elasticml.data.formats import FileFormat, reader
 from elasticml.data.readers.files import FileBlock, block_pieces, open_binary
 from elasticml.data.synthetic.splice_sites import ALPHABET, Pair

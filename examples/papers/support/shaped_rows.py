@@ -26,7 +26,7 @@ from pydantic import Field
 
 from elasticml.arrays import F64, I64
 from elasticml.compiled import kernel
-from elasticml.data.chunks.chunker import Rows, slice_rows
+from elasticml.data.chunks.rows import Rows, slice_rows
 from elasticml.data.formats import DrawnRows, Format, reader
 from elasticml.data.source import BlockInfo, drawn_blocks
 from elasticml.specification.settings_model import Index

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from elasticml.data.chunks.chunker import OVERHEAD_BYTES
+from elasticml.data.chunks.rows import OVERHEAD_BYTES
 from elasticml.data.readers.arrays import ArraySource
 from elasticml.errors import JobFailedError
 from elasticml.sim.simulation import Simulation

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import Rows
 from examples.papers.support.shaped_rows import synthetic
 from tests.bench.peers.criteo_shaped import criteo_shaped
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.compiled import kernel
-from elasticml.data.chunks.chunker import Rows
+from elasticml.data.chunks.rows import Rows
 from elasticml.errors import ConfigError
 from examples.papers.support.shaped_rows import hashed
 

@@ -12,16 +12,18 @@ import scipy.sparse as sp
 from distributed.protocol import dumps, loads
 
 from elasticml.data.chunks.chunk import Layout
-from elasticml.data.chunks.chunker import row_bounds
-from elasticml.data.column_survey import (
+from elasticml.data.chunks.rows import row_bounds
+from elasticml.data.dataset_stats import (
     POINTS_MAX,
+    BlockSummary,
+    DatasetStats,
     column_warnings,
     merge_moments,
+    merge_summaries,
     merge_surveys,
     moments_of,
     survey_numbers,
 )
-from elasticml.data.dataset_stats import BlockSummary, DatasetStats, merge_summaries
 from elasticml.data.readers.arrays import from_arrays
 from elasticml.data.source import chunk_size, source_from_spec
 from elasticml.errors import ConfigError, DataError

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from elasticml.data.chunks.digests import digest_of, digest_of_arrays
+from elasticml.data.chunks.checksums import digest_of, digest_of_arrays
 
 values = arrays(np.float64, st.integers(1, 11), elements=st.floats(allow_nan=False))
 
