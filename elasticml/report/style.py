@@ -54,6 +54,8 @@ _STYLE: dict[str, Any] = {
     "axes.titlesize": 10.0,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    # Set by hand, it is not measured against the labels of the ticks in each drawing.
+    "axes.titley": 1.0,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "xtick.color": MUTED,

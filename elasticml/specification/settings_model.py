@@ -26,6 +26,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -310,9 +311,17 @@ def _descriptions(kind: Any) -> Mapping[str, str]:
     """
     texts = {name: text for name, (_, text) in documented_parameters(kind).items()}
     for one in reversed(kind.__mro__[: kind.__mro__.index(Explained)]):
-        above = re.findall(r"((?: +#: .*\n)+) +(\w+):", inspect.getsource(one))
+        above = re.findall(r"((?: +#: .*\n)+) +(\w+):", _source_of(one))
         texts |= {name: " ".join(re.findall("#: (.*)", comment)) for comment, name in above}
     return texts
+
+
+@cache
+def _source_of(kind: type) -> str:
+    """Return the source of a class; ``inspect`` parses the whole module for each class."""
+    module = inspect.getsource(sys.modules[kind.__module__])
+    found = re.search(rf"^class {kind.__qualname__}\b.*?(?=^[\w@#]|\Z)", module, re.M | re.S)
+    return inspect.getsource(kind) if found is None else found[0]
 
 
 def documentation(kind: Any) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import platform
 from functools import cache
+from typing import Any
 
 from elasticml.ids import VERSION
 
@@ -35,7 +36,12 @@ def cpu_class() -> str:
 
 def blas_threads() -> int:
     """Return the number of BLAS threads, on which the order of BLAS's additions depends."""
+    return max((library["num_threads"] for library in _blas().info()), default=1)
+
+
+@cache
+def _blas() -> Any:
+    """Find the BLAS libraries: reading the list of all loaded ones takes 10 ms."""
     from threadpoolctl import ThreadpoolController
 
-    libraries = ThreadpoolController().select(user_api="blas").info()
-    return max((library["num_threads"] for library in libraries), default=1)
+    return ThreadpoolController().select(user_api="blas")
