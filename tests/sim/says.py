@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from elasticml.control.policy import (
-    Discard,
-    Move,
-    Readmit,
-    Replicate,
-    Request,
-    Retire,
-    Tune,
-    View,
-)
+from elasticml.control.policy import Discard, Move, Readmit, Replicate, Request, Retire, Tune, View
 from elasticml.ids import ChunkId, MemberId
 
 A, B, C = (MemberId(slot, 1) for slot in range(3))

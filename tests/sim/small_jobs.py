@@ -43,10 +43,11 @@ def points() -> Any:
     return from_arrays(X, np.sign(X @ rng.standard_normal(COLUMNS) + rng.normal(size=ROWS)))
 
 
-def play(world: Mapping[str, Any] | None = None, **changes: Any) -> SimResult:
-    """Run batch gradient descent on the points in a world, with all invariants checked."""
+def play(world: Mapping[str, Any] | None = None, source: Any = None, **changes: Any) -> SimResult:
+    """Run a job in a world, by default on the points, with all invariants checked."""
     options = options_from_section(world)
-    result = simulate(record(**changes), points(), options=options, check_every_event=True)
+    source = source or points()
+    result = simulate(record(**changes), source, options=options, check_every_event=True)
     assert result.error is None
     return result
 

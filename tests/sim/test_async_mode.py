@@ -18,10 +18,10 @@ from elasticml.sim.virtual_links import VirtualTransport
 from tests.sim.small_jobs import record
 
 #: Seconds of an example, and bytes per second of an uplink.
-EXAMPLE_S, BANDWIDTH = 1e-4, 1e6
+EXAMPLE_S, BANDWIDTH = 4e-4, 1e6
 
 
-def data(rows: int = 2000, columns: int = 4) -> tuple[Any, Any]:
+def data(rows: int = 500, columns: int = 4) -> tuple[Any, Any]:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(rows, columns)) + np.arange(columns)
     return X, from_arrays(X, np.arange(rows) % 2.0)
@@ -33,12 +33,13 @@ def play(
     seconds: float = 2.0,
     members: int = 4,
     absent: str = "reload",
+    chunk_bytes: int = 2048,
     world: dict[str, Any] | None = None,
     **algorithm: Any,
 ) -> tuple[SimResult, Simulation]:
     """Run the toy whose answer is the mean of all rows."""
     made = record(
-        chunk_bytes=2048,
+        chunk_bytes=chunk_bytes,
         algorithm={"name": "tests.async_toy:ALGORITHM", "report_every": 0.25, **algorithm},
         absent=absent,
         stop={"seconds": seconds},
@@ -72,9 +73,9 @@ def test_a_pass_limit_ends_a_job_without_waiting_for_a_report():
     _, source = data()
     result, _ = play(source, seconds=60.0, passes=2.0, report_every=20.0)
     assert result.summary["stopped_by"] == "2 passes"
-    assert result.rows[-1]["examples"] == 4000
-    # 500 examples of each member, twice, plus some for the first reading and the last reports.
-    assert result.summary["seconds"] < 2 * 500 * EXAMPLE_S + 1.0
+    assert result.rows[-1]["examples"] == 1000
+    # 125 examples of each member, twice, plus some for the first reading and the last reports.
+    assert result.summary["seconds"] < 2 * 125 * EXAMPLE_S + 1.0
 
 
 def test_without_messages_each_member_works_alone_and_the_mean_is_the_result():
@@ -102,7 +103,7 @@ def test_a_non_finite_objective_ends_the_job():
 
 def test_more_slots_keep_messages_that_arrive_between_two_mini_batches():
     _, source = data()
-    played = [play(source, seconds=1.0, sends=3, slots=slots)[0] for slots in (1, 2, 4)]
+    played = [play(source, seconds=0.5, batch=5, sends=3, slots=n)[0] for n in (1, 2, 4)]
     rows = [result.rows[-1] for result in played]
     lost = [row["overwritten"] / row["received"] for row in rows]
     merged = [row["merged"] / row["batches"] for row in rows]
@@ -111,7 +112,7 @@ def test_more_slots_keep_messages_that_arrive_between_two_mini_batches():
 
 
 def test_states_go_to_each_of_the_others_and_never_to_oneself(monkeypatch):
-    _, source = data()
+    _, source = data(rows=2000)
     opened: list[tuple[str, str]] = []
     connect = VirtualTransport.connect
 
@@ -187,55 +188,33 @@ def test_kills_notices_pauses_and_ends_at_any_moment(seed):
     assert result.summary["objective"] <= 1.01 * best
 
 
-@pytest.fixture(scope="module")
-def speeds() -> dict[str, dict[str, float]]:
-    """Examples, messages and stalled seconds per second, by batch size and way of sending.
+def speeds(bandwidth: float = BANDWIDTH, **settings: Any) -> dict[str, float]:
+    """Return examples, messages and stalled seconds per second of two members.
 
     A state has 1001 numbers and takes 8.3 ms; in that time a member visits 21 examples.
     """
     _, source = data(rows=200, columns=500)
-    results: dict[str, dict[str, float]] = {}
-    for name, settings in {
-        "small": {"batch": 5, "queue": 16, "newest": False},
-        "large": {"batch": 50, "queue": 16, "newest": False},
-        "slot": {"batch": 5},
-        "fast": {"batch": 5, "queue": 16, "newest": False},
-    }.items():
-        world: dict[str, Any] = {"compute_s": {"batch": 4 * EXAMPLE_S, "other": 1e-7}}
-        world |= {"bandwidth": 1e9} if name == "fast" else {}
-        result, _ = play(
-            source, seconds=2.5, members=2, world=world, start=0.0, report_every=0.5, **settings
-        )
-        first, last = result.rows[1], result.rows[-2]
-        seconds = last["seconds"] - first["seconds"]
-        results[name] = {
-            key: (last[key] - first[key]) / seconds
-            for key in ("examples", "sent", "skipped", "stalled_s")
-        }
-    return results
+    world = {"bandwidth": bandwidth}
+    result, _ = play(source, members=2, chunk_bytes=80_000, world=world, start=0.0, **settings)
+    first, last = result.rows[1], result.rows[-2]
+    seconds = last["seconds"] - first["seconds"]
+    keys = ("examples", "sent", "skipped", "stalled_s")
+    return {key: (last[key] - first[key]) / seconds for key in keys}
 
 
-def test_batches_below_the_critical_size_stall_a_queue_that_blocks(speeds):
-    assert speeds["small"]["examples"] / speeds["large"]["examples"] == pytest.approx(
-        5 / 21, rel=0.1
-    )
-    assert speeds["small"]["stalled_s"] > 1.0  # of two members
-    assert speeds["large"]["stalled_s"] == 0.0
-
-
-def test_a_fast_network_stalls_no_batch(speeds):
-    assert speeds["fast"]["stalled_s"] == 0.0
-    assert speeds["fast"]["examples"] == pytest.approx(speeds["large"]["examples"], rel=0.05)
-
-
-def test_one_slot_never_stalls_and_keeps_the_link_busy(speeds):
-    slot = speeds["slot"]
-    assert slot["stalled_s"] == 0.0
+def test_batches_below_the_critical_size_stall_a_queue_that_blocks():
+    blocking: dict[str, Any] = {"queue": 16, "newest": False}
+    small, large = speeds(batch=5, **blocking), speeds(batch=50, **blocking)
+    assert small["examples"] / large["examples"] == pytest.approx(5 / 21, rel=0.1)
+    assert small["stalled_s"] > 1.0  # of two members
+    fast, slot = speeds(1e9, batch=5, **blocking), speeds(batch=5)
+    for other in (large, fast, slot):
+        assert other["stalled_s"] == 0.0
+        assert other["examples"] == pytest.approx(large["examples"], rel=0.05)
+    # One slot keeps the link busy. The next message leaves at the end of the mini-batch in which
+    # the last one left: 4.2 mini-batches of 2 ms are 5.
     assert slot["skipped"] > slot["sent"]
-    assert slot["examples"] == pytest.approx(speeds["large"]["examples"], rel=0.05)
-    # The next message leaves at the end of the mini-batch in which the last one left: 4.2
-    # mini-batches of 2 ms are 5.
-    assert slot["sent"] / speeds["small"]["sent"] == pytest.approx(4.2 / 5, rel=0.05)
+    assert slot["sent"] / small["sent"] == pytest.approx(4.2 / 5, rel=0.05)
 
 
 @pytest.mark.parametrize("intercept", [True, False])

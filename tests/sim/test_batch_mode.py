@@ -10,10 +10,9 @@ import pytest
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.seeding import run_locally
-from elasticml.sim.preemption_trace import options_from_section
-from elasticml.sim.simulation import SimResult, simulate
+from elasticml.sim.simulation import SimResult
 from examples.papers.support.clusters import synthetic_clusters
-from tests.sim.small_jobs import record
+from tests.sim import small_jobs
 
 K = 6
 SOURCE = synthetic_clusters(9000, columns=4, clusters=K, spread=0.1, min_distance=0.3)
@@ -26,7 +25,9 @@ def play(
     world: dict[str, Any] | None = None, stop: dict[str, Any] | None = None, **algorithm: Any
 ) -> SimResult:
     settings = {"name": "async_sgd", "problem": "kmeans", "k": K, "seed": 0}
-    made = record(
+    return small_jobs.play(
+        {"compute_s": 1e-6, **(world or {})},
+        SOURCE,
         chunk_bytes=2**14,
         algorithm={**settings, "warm_start": {"centres": BEGUN.tolist()}, **algorithm},
         absent="reload",
@@ -34,10 +35,6 @@ def play(
         evaluate=None,
         data=SOURCE.spec(),
     )
-    options = options_from_section({"compute_s": 1e-6, **(world or {})})
-    result = simulate(made, SOURCE, options=options, check_every_event=True)
-    assert result.error is None
-    return result
 
 
 def test_a_round_is_an_iteration_of_lloyd_over_all_rows() -> None:

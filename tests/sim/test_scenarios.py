@@ -15,12 +15,7 @@ from elasticml.errors import JobFailedError
 from elasticml.sim.cost_only_job import hollow_body
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import simulate
-from tests.sim.small_jobs import (
-    column,
-    play,
-    record,
-    records_of,
-)
+from tests.sim.small_jobs import column, play, record, records_of
 
 
 def returned(result):
@@ -112,18 +107,15 @@ def lose_and_return(folder, rounds, limit_bytes, **world):
     pq.write_table(table, folder / "points.parquet", row_group_size=15)
     faults = [{"round": r, "lose": [0], "phase": "compute"} for r in rounds]
     faults += [{"round": (r + q) // 2, "return": 1} for r, q in itertools.pairwise(rounds)]
-    job = record(
+    return play(
+        {"limit_bytes": limit_bytes, **world},
+        read_parquet(folder / "points.parquet", "y"),
         absent="reload",
         chunk_bytes=256,
         members={"start": 4, "min": 1},
         faults=faults,
         stop={"rounds": rounds[-1] + 10},
     )
-    options = options_from_section({"limit_bytes": limit_bytes, **world})
-    source = read_parquet(folder / "points.parquet", "y")
-    result = simulate(job, source, options=options, check_every_event=True)
-    assert result.error is None
-    return result
 
 
 def test_a_lost_newcomer_leaves_few_blocks_to_be_read_again(tmp_path):
@@ -246,11 +238,9 @@ def test_long_sketches_of_dissimilar_members_fence_no_member():
     X = rng.standard_normal((240, 5)) * [1.0, 4.0, 1.0, 1.0, 1.0]
     X = X[np.argsort(np.abs(X[:, 1]))]
     source = from_arrays(X, np.sign(X @ rng.standard_normal(5) + rng.normal(size=240)))
-    made = record(absent="auto", faults=[{"round": 8, "lose": 1}, {"round": 12, "return": 1}])
-    per_pass = {"survey": 0.01, "sketch": 0.65, "other": 0.01}
-    options = options_from_section({"compute_s": per_pass})
-    result = simulate(made, source, options=options, check_every_event=True)
-    assert result.error is None
+    faults = [{"round": 8, "lose": 1}, {"round": 12, "return": 1}]
+    world = {"compute_s": {"survey": 0.01, "sketch": 0.65, "other": 0.01}}
+    result = play(world, source, absent="auto", faults=faults)
     took = [
         r["t"] - r["start_t"] for r in records_of(result, "ExchangeEnded") if "sketch" in r.values()
     ]

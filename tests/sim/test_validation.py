@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from elasticml.data.scored_rows import held_out_rows, with_scored_rows
 from elasticml.errors import ConfigError
 from elasticml.ids import is_trained
 from elasticml.models.loading import model_of_job
-from elasticml.sim.preemption_trace import options_from_section
 from elasticml.sim.simulation import SimResult, Simulation, simulate
+from tests.sim import small_jobs
 from tests.sim.small_jobs import column, record
 
 RNG = np.random.default_rng(11)
@@ -30,11 +31,13 @@ RULES = {"metric": ["neg_log_loss", "accuracy"], "every": 1, "patience": 0, "min
 ALGORITHM = {"name": "batch_gradient", "l2": 1e-8, "optimizer": "lbfgs"}
 
 
-def play(source: Any = SHARE, rules: Any = RULES, **changes: Any) -> SimResult:
-    made = record(algorithm=ALGORITHM, validate=rules, **changes)
-    result = simulate(made, source, check_every_event=True)
-    assert result.error is None
-    return result
+def play(source: Any = SHARE, world: Any = None, **changes: Any) -> SimResult:
+    return small_jobs.play(world, source, **{"algorithm": ALGORITHM, "validate": RULES, **changes})
+
+
+@cache
+def undisturbed() -> SimResult:
+    return play()
 
 
 def held_rows(source: Any) -> tuple[Any, Any]:
@@ -50,7 +53,7 @@ def neg_log_loss(arrays: Any, source: Any) -> float:
 
 
 def test_every_model_is_scored_in_the_first_exchange_of_the_next_round():
-    result = play()
+    result = undisturbed()
     scores = column(result, "validation_neg_log_loss")
     assert scores[0] is None
     assert None not in scores[1:]
@@ -69,7 +72,7 @@ def test_held_out_rows_are_not_trained_on(scale: str):
     x, y = held_rows(SHARE)
     is_held = (X[:, None, 0] == x[None, :, 0]).any(axis=1)
     alone = simulate(record(algorithm=algorithm), from_arrays(X[~is_held], Y[~is_held]))
-    result = simulate(record(algorithm=algorithm, validate=RULES), SHARE)
+    result = play(algorithm=algorithm)
     assert result.summary["examples"] == N - y.size
     np.testing.assert_allclose(
         column(result, "objective")[:8], column(alone, "objective")[:8], rtol=1e-9
@@ -77,8 +80,8 @@ def test_held_out_rows_are_not_trained_on(scale: str):
 
 
 def test_the_job_ends_when_the_score_does_not_improve_and_returns_the_best_model():
-    full = column(play(), "validation_neg_log_loss")
-    result = play(rules={**RULES, "patience": 3})
+    full = column(undisturbed(), "validation_neg_log_loss")
+    result = play(validate={**RULES, "patience": 3})
     assert "unconverged" not in result.summary
     scores = column(result, "validation_neg_log_loss")
     assert scores == full[: len(scores)]
@@ -101,8 +104,8 @@ def test_a_score_is_withheld_while_validation_rows_are_absent():
     total = result.summary["validation"]["rows"]
     rows = column(result, "validation_rows")
     scores = column(result, "validation_neg_log_loss")
-    undisturbed = column(play(), "validation_neg_log_loss")
-    assert scores[:4] == pytest.approx(undisturbed[:4], nan_ok=True)
+    others = column(undisturbed(), "validation_neg_log_loss")
+    assert scores[:4] == pytest.approx(others[:4], nan_ok=True)
     assert scores[4:9] == [None] * 5
     assert all(n < total for n in rows[4:9])
     assert None not in scores[10:]
@@ -114,14 +117,8 @@ def test_a_score_is_withheld_while_validation_rows_are_absent():
 def test_reloaded_and_moved_validation_rows_are_the_same(algorithm: str, how: str):
     cocoa = {"name": "cocoa", "l2": 1e-3, "loss": "logistic"}
     section = ALGORITHM if algorithm == "batch_gradient" else cocoa
-    made = record(
-        algorithm=section,
-        validate=RULES,
-        absent="reload",
-        faults=[{"round": 5, "lose": 2, "how": how, "grace": 5.0}],
-    )
-    result = simulate(made, SHARE, check_every_event=True)
-    assert result.error is None
+    faults = [{"round": 5, "lose": 2, "how": how, "grace": 5.0}]
+    result = play(algorithm=section, absent="reload", faults=faults)
     total = result.summary["validation"]["rows"]
     rows = [row["validation_rows"] for row in result.rows[8:]]
     assert {n for n in rows if n is not None} == {total}
@@ -143,16 +140,14 @@ def test_another_source_validates_and_members_that_own_only_its_rows_may_be_lost
 def test_a_model_that_has_not_changed_is_not_scored_again():
     # Its model is that of the best certificate, and not every round has one.
     cocoa = {"name": "cocoa", "l2": 1e-3, "loss": "logistic", "gap_every": 4}
-    made = record(algorithm=cocoa, absent="reload", validate={**RULES, "patience": 2})
-    result = simulate(made, SHARE, check_every_event=True)
-    assert result.error is None
+    result = play(algorithm=cocoa, absent="reload", validate={**RULES, "patience": 2})
     scores = [s for s in column(result, "validation_neg_log_loss") if s is not None]
     assert len(scores) == len(set(scores)) >= 2
     assert len(scores) < len(result.rows) / 2
 
 
 def test_a_cancelled_job_returns_the_best_model():
-    full = column(play(), "validation_neg_log_loss")
+    full = column(undisturbed(), "validation_neg_log_loss")
     simulation = Simulation(record(algorithm=ALGORITHM, validate=RULES), SHARE)
     for records in simulation.run():
         ended = [r for r in records if r["event"] == "RoundEnded"]
@@ -171,18 +166,17 @@ def test_a_cancelled_job_returns_the_best_model():
 ASYNC = {"name": "async_sgd", "problem": "linear", "batch": 8, "rate": 0.3, "report_every": 0.01}
 
 
-def play_async(**changes: Any) -> SimResult:
-    made = record(algorithm=ASYNC, absent="reload", evaluate=None, **changes)
-    options = options_from_section({"compute_s": {"batch": 1e-4, "other": 1e-7}})
-    result = simulate(made, SHARE, options=options, check_every_event=True)
-    assert result.error is None
-    return result
-
-
 def test_members_without_barriers_score_the_mean_of_each_report():
     faults = [{"round": 5, "lose": 2}, {"round": 9, "return": 2}]
-    rules = {**RULES, "patience": 6}
-    result = play_async(stop={"rounds": 200}, validate=rules, faults=faults)
+    result = play(
+        world={"compute_s": {"batch": 1e-4, "other": 1e-7}},
+        algorithm=ASYNC,
+        absent="reload",
+        evaluate=None,
+        stop={"rounds": 200},
+        validate={**RULES, "patience": 6},
+        faults=faults,
+    )
     kept, rows = result.summary["validation"], result.rows[:-1]
     assert "validation neg_log_loss has not improved in 6 scores" in result.summary["stopped_by"]
     assert {row["validation_rows"] for row in rows if row["validation_neg_log_loss"]} == {
@@ -218,15 +212,14 @@ def test_members_that_own_columns_score_whole_rows_together(loss: str, weighted:
     source, score = by_columns(loss, weighted=weighted)
     section = {"name": "primal_cocoa", "loss": loss, "l1": 1e-4, "tolerance": 1e-9, "gather": False}
     metric = "neg_mean_squared_error" if loss == "squared" else "neg_log_loss"
-    made = record(
+    result = play(
+        source,
         algorithm=section,
         absent="reload",
         evaluate=None,
         validate={**RULES, "metric": [metric], "patience": 3},
         faults=[{"round": 2, "lose": 2, "how": "kill"}, {"round": 4, "return": 2}],
     )
-    result = simulate(made, source, check_every_event=True)
-    assert result.error is None
     kept, scores = result.summary["validation"], column(result, f"validation_{metric}")
     assert f"validation {metric} has not improved in 3 scores" in result.summary["stopped_by"]
     assert kept["score"] == max(s for s in scores if s is not None)
@@ -253,16 +246,14 @@ def test_a_network_is_scored_and_its_best_model_returned():
         "learning_rate": 0.5,
         "epochs": 8,
     }
-    made = record(
+    result = play(
         algorithm=section,
         absent="reload",
         stop={},
-        validate={**RULES, "metric": ["neg_log_loss", "accuracy"], "patience": 4},
+        validate={**RULES, "patience": 4},
         evaluate=None,
         faults=[{"round": 2, "lose": 2}, {"round": 4, "return": 2}],
     )
-    result = simulate(made, SHARE, check_every_event=True)
-    assert result.error is None
     kept = result.summary["validation"]
     scores = [s for s in column(result, "validation_neg_log_loss")[:-1] if s is not None]
     assert kept["score"] == max(scores)
@@ -274,9 +265,7 @@ def test_a_network_is_scored_and_its_best_model_returned():
     assert kept["score"] == pytest.approx(float(logs.mean()), rel=1e-4)
 
 
-def test_held_out_rows_of_a_table_are_in_no_vocabulary(
-    tmp_path: Path,
-) -> None:
+def test_held_out_rows_of_a_table_are_in_no_vocabulary(tmp_path: Path) -> None:
     n = 40
     held = held_out_rows(0, 0, n, 0.2)
     cells = [(1000 if held[i] else i % 7, "held" if held[i] else "ab"[i % 2]) for i in range(n)]

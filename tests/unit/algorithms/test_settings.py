@@ -9,11 +9,7 @@ import pytest
 
 from elasticml.algorithms.registry import algorithm
 from elasticml.errors import ConfigError
-from elasticml.specification.algorithms import (
-    LocalSGD,
-    absent_rule,
-    settings_from_section,
-)
+from elasticml.specification.algorithms import LocalSGD, absent_rule, settings_from_section
 
 
 @pytest.mark.parametrize(

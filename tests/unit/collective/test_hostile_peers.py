@@ -28,11 +28,7 @@ from elasticml.collective.frames import (
     unpack,
     vector_bytes,
 )
-from elasticml.collective.shared_memory import (
-    NoSharedMemoryError,
-    check_offer,
-    map_slot,
-)
+from elasticml.collective.shared_memory import NoSharedMemoryError, check_offer, map_slot
 from elasticml.collective.shared_memory_link import LOAN_FRAME_BYTES_MAX
 from elasticml.collective.transport import LinkClosedError
 from elasticml.errors import RemoteProtocolError

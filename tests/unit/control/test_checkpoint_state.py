@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticml.control.checkpoint_state import (
-    remaining_faults,
-)
+from elasticml.control.checkpoint_state import remaining_faults
 from elasticml.policies.gap_per_container_second import GapPerContainerSecond
 from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.policies.tune_local_work import TuneLocalWork

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.tree_layout import (
-    STAR_MEMBERS_MAX,
-    children,
-    layout,
-    take_out,
-)
+from elasticml.control.tree_layout import STAR_MEMBERS_MAX, children, layout, take_out
 from elasticml.ids import MemberId
 
 

@@ -68,8 +68,10 @@ def regressions():
                 {"l1_ratio": 0.4},
                 {"l1_ratio": 0.7, "positive": True},
             ):
+                # In the order of the columns, theirs takes 80,000 passes instead of 1,500.
+                other = theirs.ElasticNet(**settings, **more, selection="random", random_state=0)
                 yield Pair(
-                    em.ElasticNet(**settings, **more), theirs.ElasticNet(**settings, **more), data,
+                    em.ElasticNet(**settings, **more), other, data,
                     lambda y, s: 1e-13 * np.average(y * y, weights=s), 1e-5, (False, True),
                 )  # fmt: skip
             settings = {"alpha": 0.7, "fit_intercept": intercept}

@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.run_directory import (
-    FIRST_COLUMNS,
-    RunDirectory,
-    check_free,
-    default_run_path,
-)
+from elasticml.jobs.run_directory import FIRST_COLUMNS, RunDirectory, check_free, default_run_path
 from elasticml.report.run_reader import read_run
 
 JOB = {"name": "toy", "data": {"format": "svmlight", "path": "/x"}}

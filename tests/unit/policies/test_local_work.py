@@ -7,12 +7,7 @@ import json
 
 import pytest
 
-from elasticml.policies.inner_iterations import (
-    ChooseInnerIterations,
-    CostModel,
-    Observed,
-    fit,
-)
+from elasticml.policies.inner_iterations import ChooseInnerIterations, CostModel, Observed, fit
 from elasticml.policies.tune_local_work import TuneLocalWork
 from tests.policy_world import PolicyWorld
 

@@ -11,12 +11,7 @@ from elasticml.control.driver_settings import settings_from_record
 from elasticml.control.policy import View
 from elasticml.errors import ConfigError
 from elasticml.policies.knee import ScaleInAtKnee
-from elasticml.policies.registry import (
-    check_entries,
-    make_policies,
-    make_policy,
-    policies_of_job,
-)
+from elasticml.policies.registry import check_entries, make_policies, make_policy, policies_of_job
 from elasticml.policies.validation import entry_of
 from elasticml.protocol.job_record import job_record
 from tests.policy_world import PolicyWorld

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.async_sgd.base import QueueStatus
-from elasticml.algorithms.async_sgd.batch_controllers import (
-    SEEN_MIN,
-    STRETCH,
-    AdaptiveB,
-    LogPI,
-)
+from elasticml.algorithms.async_sgd.batch_controllers import SEEN_MIN, STRETCH, AdaptiveB, LogPI
 from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Costs, critical_batch, replay
 
 

@@ -18,12 +18,7 @@ from numba.core import config
 from numba.np import numpy_support
 
 import elasticml as em
-from elasticml.algorithms.cocoa import (
-    chunk_pointers,
-    cuda_kernels,
-    cuda_solver,
-    device_selection,
-)
+from elasticml.algorithms.cocoa import chunk_pointers, cuda_kernels, cuda_solver, device_selection
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.algorithms.cocoa.cuda_solver import CudaSolver
 from elasticml.algorithms.cocoa.device_selection import AUTO_VALUES_MIN, device_of, why_not_cuda

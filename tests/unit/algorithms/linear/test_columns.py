@@ -14,11 +14,7 @@ from elasticml.algorithms.linear import gram
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
 from elasticml.algorithms.linear.gram_descent import SWEEPS, descend
-from elasticml.algorithms.linear.prox_newton import (
-    SparseColumns,
-    measure,
-    solve_quadratic_model,
-)
+from elasticml.algorithms.linear.prox_newton import SparseColumns, measure, solve_quadratic_model
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.parallel import Serial

@@ -15,11 +15,7 @@ from elasticml.clusters.yarn.container_allocator import ContainerAllocator
 from elasticml.clusters.yarn.container_context import STARTUP_KEY
 from elasticml.clusters.yarn.container_manager import ContainerManager
 from elasticml.clusters.yarn.yarn_client import ServiceContainer
-from elasticml.protocol.notices import (
-    ContainerEnded,
-    MarkLifted,
-    Notice,
-)
+from elasticml.protocol.notices import ContainerEnded, MarkLifted, Notice
 from elasticml.runtime.preemption_board import PREEMPTION_EXTENSION, PreemptionBoard
 from tests.fake_yarn import WAIT_S, FakeApplication
 

@@ -12,13 +12,7 @@ import pytest
 
 from elasticml.data.chunks.body import LazyBody, content_id, read_header
 from elasticml.data.chunks.checksums import checksum
-from elasticml.data.chunks.chunk import (
-    Chunk,
-    Layout,
-    csr_chunk,
-    dense_chunk,
-    sequence_chunk,
-)
+from elasticml.data.chunks.chunk import Chunk, Layout, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.chunks.ngrams import sequence_layout
 from elasticml.data.dataset_stats import summarise
 from elasticml.data.out_of_core.mapped_memory import FileSlab

@@ -11,15 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticml.arrays import address
-from elasticml.data.chunks.chunk import (
-    Chunk,
-    sequence_chunk,
-)
+from elasticml.data.chunks.chunk import Chunk, sequence_chunk
 from elasticml.data.chunks.kernels import add_sums
-from elasticml.data.chunks.ngrams import (
-    codes_of_letters,
-    sequence_layout,
-)
+from elasticml.data.chunks.ngrams import codes_of_letters, sequence_layout
 from elasticml.data.chunks.products import Bodies, make_adjoint, make_forward
 from tests.unit.data.rows import ID, chunk_of
 

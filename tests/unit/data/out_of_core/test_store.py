@@ -16,11 +16,7 @@ import pytest
 
 from elasticml.data.chunks.chunk import Chunk, dense_chunk
 from elasticml.data.out_of_core import mapped_memory
-from elasticml.data.out_of_core.mapped_memory import (
-    disk_room,
-    file_system_of,
-    spill_folder,
-)
+from elasticml.data.out_of_core.mapped_memory import disk_room, file_system_of, spill_folder
 from elasticml.data.out_of_core.store import (
     FILE_BYTES,
     OutOfCoreStore,

@@ -4,11 +4,7 @@ import json
 
 import pytest
 
-from elasticml.clusters.yarn.jobs.submission import (
-    FIRST,
-    Submission,
-    read_submission,
-)
+from elasticml.clusters.yarn.jobs.submission import FIRST, Submission, read_submission
 from elasticml.clusters.yarn.jobs.submit import file_systems_of
 from elasticml.errors import ConfigError
 from elasticml.protocol.job_record import job_record
