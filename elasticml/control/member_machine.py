@@ -145,7 +145,6 @@ class Member:
         "_state_orders",
         "_wants_state",
         "bodies",
-        "is_leaving",
         "me",
         "node",
         "owned",
@@ -158,8 +157,6 @@ class Member:
         self.node = TreeNode(me)
         #: Chunks that the member computes over; it alone writes their states.
         self.owned: frozenset[ChunkId] = frozenset()
-        #: The member has received a notice.
-        self.is_leaving = False
         #: Asynchronous jobs: members to which states are sent, with their addresses; includes this
         #: member if others send to it.
         self.peers: dict[MemberId, str] = {}
@@ -457,14 +454,6 @@ class Member:
 
     # --- notices, and what is passed on --------------------------------------------------------
 
-    def _noticed(self, event: ev.Noticed) -> Commands:
-        self.is_leaving = True
-        return [fx.Report(event=event)]
-
-    def _withdrawn(self, event: ev.NoticeWithdrawn) -> Commands:
-        self.is_leaving = False
-        return [fx.Report(event=event)]
-
     def _report(self, event: ev.Event) -> Commands:
         return [fx.Report(event=event)]
 
@@ -505,6 +494,6 @@ class Member:
         ev.Ready: _report,
         fx.StateLacking: _state_lacking,
         fx.StateBegun: _state_begun,
-        ev.Noticed: _noticed,
-        ev.NoticeWithdrawn: _withdrawn,
+        ev.Noticed: _report,
+        ev.NoticeWithdrawn: _report,
     }

@@ -27,7 +27,6 @@ class MemberRecord:
     #: "spare": owns no chunks yet; "active": participates; "leaving": participates until it goes.
     #: Set by :meth:`Membership.enter` only, which keeps the lists by stage.
     stage: Stage = "spare"
-    joined_s: float = 0.0
     #: When it will be gone, on the job's clock; None: no notice.
     deadline_s: float | None = None
     #: It has received the data set's statistics, has a solver, and its kernels are compiled.
@@ -79,7 +78,7 @@ class Membership:
         self._untried = 0
         self._stages: dict[Stage, _Aged] = {stage: _Aged() for stage in get_args(Stage)}
 
-    def admit(self, arrived: Arrived, now_s: float) -> MemberRecord:
+    def admit(self, arrived: Arrived) -> MemberRecord:
         """Give a newcomer an id: its former slot if that is free, else the lowest free one."""
         slot = arrived.slot
         if slot is None or slot in self._taken:
@@ -92,7 +91,6 @@ class Membership:
             host=arrived.host,
             pid=arrived.pid,
             threads=arrived.threads,
-            joined_s=now_s,
             limit_bytes=arrived.limit_bytes,
             memory_bytes=arrived.memory_bytes,
         )

@@ -56,7 +56,7 @@ class MembershipChanges:
         if former is not None:
             commands += self.lost(former.id, "joined again", now_s)
         state.gone.discard(event.address)
-        record = state.membership.admit(event, now_s)
+        record = state.membership.admit(event)
         self.preemption.arrived(record, now_s)
         state.ledger.hold(record.id, event.holdings)
         if not self.rounds.arrived() and event.slot is None:

@@ -70,13 +70,3 @@ class L2:
         """Return the second derivative of the penalty along ``direction``."""
         d = self._penalised(direction)
         return self.strength * float(d @ d)
-
-    def conjugate(self, v: F64) -> float:
-        """Return ``sup_w (v.w - value(w))``: infinite if ``v`` is not 0 at the intercept."""
-        p, free = v[: self.n_penalised], v[self.n_penalised :]
-        if np.any(free != 0.0):
-            return float("inf")
-        square = float(p @ p)
-        if self.strength == 0.0:
-            return 0.0 if square == 0.0 else float("inf")
-        return square / (2.0 * self.strength)

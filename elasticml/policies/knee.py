@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -23,16 +22,6 @@ from elasticml.specification.settings_model import (
 
 #: Share of the chunks reshuffled after the first knee, and its factor at each further knee.
 FIRST_SHARE, SHARE_FACTOR = 0.05, 4.0
-
-
-def partitions_for(members: int, sizes: Sequence[int]) -> int:
-    """Return the number of static partitions that suits all of a job's numbers of members.
-
-    ``P = lcm(K, K', K'', ...)``, so that every member has the same number of whole partitions.
-
-    Source: section 4 of the elastic-CoCoA paper.
-    """
-    return math.lcm(members, *sizes)
 
 
 @settings_dataclass(finite=False, eq=False)
@@ -70,7 +59,7 @@ class ScaleInAtKnee(PolicyOptions):
         What slopes are taken over.
     layout : "chunks" or "partitions"
         "partitions": all chunks of a member go to one neighbour, as in the paper's static layout
-        with :func:`partitions_for`; "chunks": they are spread evenly, one by one.
+        of ``lcm(K, K', K'', ...)`` partitions; "chunks": they are spread evenly, one by one.
     avoid : list of int
         Sizes that are skipped; ignored with ``to``.
     redeal_first : bool

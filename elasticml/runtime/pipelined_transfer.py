@@ -78,8 +78,6 @@ class SumStream:
     keys: tuple[object, ...] = ()
     attempt: OutgoingVector | None = None
     n_values: int = 0
-    #: Number of attempts; more than one if an input has changed.
-    n_attempts: int = 0
 
     def advance(self, sources: Sequence[Source], piece_values: int) -> None:
         """Add and send the values that all sources have; start over if the sources changed."""
@@ -88,7 +86,6 @@ class SumStream:
             frame = Frame(kind=Kind.PARTIAL, exchange=self.exchange, prefix={})
             self.attempt = self.peer.begin(frame, self.own.nbytes)
             self.keys, self.n_values = keys, 0
-            self.n_attempts += 1
         n_arrived = min((source.n_values for source in sources), default=self.own.size)
         while self.n_values < n_arrived:
             end = min(self.n_values + piece_values, self.own.size)

@@ -10,7 +10,6 @@ import pytest
 from elasticml.cli.main import main
 from elasticml.clusters.yarn.hadoop_conf import grace_settings, require_conf
 from elasticml.clusters.yarn.resource_manager import ResourceManager
-from elasticml.errors import SubmissionError
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
@@ -59,8 +58,3 @@ def test_the_servers_own_settings_count(rm):
     (node, *_) = rm.nodes()
     assert rm.conf_here.text("yarn.nodemanager.sleep-delay-before-sigkill.ms") == ""
     assert grace_settings(rm.conf(), rm.node_conf(node)).sigkill_delay_s == 5
-
-
-def test_an_unknown_application_is_reported(rm):
-    with pytest.raises(SubmissionError, match="application_1_0001 is unknown to the resource man"):
-        rm.application("application_1_0001")

@@ -106,8 +106,6 @@ class BatchGradientSolver:
         #: Blocks of consecutive chunks in memory, by the first and the last one's place.
         self._known: dict[tuple[int, int], list[_Block]] = {}
         self._own = curvature_probes.OwnGradient()
-        #: Rows multiplied by a model or a direction so far: the work that the caches save.
-        self.multiplied_rows = 0
 
     def warm_up(self, parallel: Parallel) -> None:
         """Compile the loops for the job's loss, or load their machine code from the cache."""
@@ -213,7 +211,6 @@ class BatchGradientSolver:
         is_there, is_next = _progress(self._table, work.parameters)
         is_stale = ~(is_there | is_next)
         forward = _Forwards.of(self._facts, sent, self._models) if is_stale.any() else None
-        self.multiplied_rows += int(self._table[_ROWS, is_stale].sum())
 
         def run(part: Sequence[Chunk]) -> tuple[float, _Adjoints]:
             adjoints = _Adjoints.of(self._facts, sent.size, self._models)
@@ -372,14 +369,10 @@ class BatchGradientSolver:
                 self._add_along(block, used, steps, out)
             return out
 
-        used = is_used(self._table)
-        rows = self._table[_ROWS]
-        fresh = used & (self._table[_DIRECTION] != direction)
-        self.multiplied_rows += int(rows[fresh].sum())
         total = np.zeros((2, 1 if steps is None else steps.size))
         for part in parallel.map(run, runs(chunks, parallel.n_threads)):
             total += part
-        uncached = np.array(float(rows[~used].sum()))
+        uncached = np.array(float(self._table[_ROWS, ~is_used(self._table)].sum()))
         if steps is None:
             return {"curvature": total[0].reshape(()), "uncached": uncached}
         return {"values": total[0], "slopes": total[1], "uncached": uncached}
@@ -410,7 +403,6 @@ class BatchGradientSolver:
         point = int(work.parameters["point"])
         here = self._at(point)
         forward = _Forwards.of(self._facts, sent, self._models)
-        self.multiplied_rows += sum(chunk.n_rows for chunk in here)
 
         def run(part: Sequence[Chunk]) -> _Adjoints:
             adjoints = _Adjoints.of(self._facts, sent.size, self._models)

@@ -58,9 +58,8 @@ class Network:
 
     Attributes
     ----------
-    n_parameters, n_buffers, n_frozen : int
-        Number of values in trained parameters, in buffers, and in frozen parameters, which no
-        member changes.
+    n_parameters : int
+        Number of values in trained parameters.
 
     Raises
     ------
@@ -84,8 +83,6 @@ class Network:
         names = [*self._parameters, *self._buffers, *self._frozen]
         check_parameters(settings, trained, names)
         self.n_parameters = sum(p.numel() for _, p in trained)
-        self.n_buffers = sum(b.numel() for b in self._buffers.values())
-        self.n_frozen = sum(p.numel() for p in self._frozen.values())
         dtype = trained[0][1].dtype
         self._flat = torch.empty(self.n_parameters, dtype=dtype, device=self.device)
         self._gradient = torch.zeros_like(self._flat)
@@ -204,11 +201,6 @@ class Network:
     def is_on_cuda(self) -> bool:
         """Whether it computes on CUDA, where the order of additions is not reproducible."""
         return bool(self.device.type == "cuda")
-
-    @property
-    def loss_name(self) -> str:
-        """Name of the loss in the job file."""
-        return str(self._settings.loss)
 
     @property
     def module(self) -> Any:

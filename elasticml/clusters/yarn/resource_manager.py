@@ -1,20 +1,16 @@
-"""Client of the resource manager's web service: queues, nodes, applications, capacity check."""
+"""Client of the resource manager's web service: queues, nodes, capacity check."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
 from elasticml.clusters.yarn.capacity_check import Container, check_containers, find_queue
 from elasticml.clusters.yarn.hadoop_conf import counts_vcores, rm_web_urls
 from elasticml.clusters.yarn.rm_responses import (
-    Application,
     Node,
     Queue,
     SchedulerKind,
-    read_application,
-    read_applications,
     read_nodes,
     read_queues,
     scheduler_kind,
@@ -80,32 +76,6 @@ class ResourceManager:
     def nodes(self) -> list[Node]:
         """List all nodes that it knows, running or not."""
         return read_nodes(self._json("/nodes"))
-
-    def applications(
-        self, *, queue: str = "", states: Sequence[str] = (), tags: Sequence[str] = ()
-    ) -> list[Application]:
-        """List applications, the latest first."""
-        filters = {"queue": queue, "states": ",".join(states), "applicationTags": ",".join(tags)}
-        query = urlencode({name: value for name, value in filters.items() if value})
-        return read_applications(self._json(f"/apps{'?' if query else ''}{query}"))
-
-    def application(self, id: str) -> Application:
-        """Return one application.
-
-        Raises
-        ------
-        SubmissionError
-            When it is unknown.
-        """
-        answer = self._ask(f"{_API}/apps/{quote(id, safe='')}")
-        body = answer.json()
-        if answer.status in (400, 404) or not body or "app" not in body:
-            raise SubmissionError(
-                f"application {id} is unknown to the resource manager at {self.url}; list the "
-                "applications: yarn application -list -appStates ALL",
-                application=id,
-            )
-        return read_application(body["app"])
 
     def conf(self) -> HadoopConf:
         """Return the resource manager's own settings; the client's if they cannot be read."""

@@ -76,27 +76,6 @@ class Node:
         return self.state == "RUNNING"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Application:
-    """An application, running or finished."""
-
-    id: str
-    name: str
-    user: str
-    queue: str
-    state: str
-    final_status: str
-    diagnostics: str
-    started_s: float
-    #: 0 while it runs.
-    finished_s: float
-    containers: int
-    memory_mib: int
-    vcores: int
-    tags: tuple[str, ...]
-    tracking_url: str
-
-
 def read_queues(answer: Answer) -> list[Queue]:
     """Parse the response of ``/ws/v1/cluster/scheduler``, parents before children."""
     info: Answer = answer["scheduler"]["schedulerInfo"]
@@ -177,32 +156,6 @@ def _node(answer: Answer) -> Node:
         free=free,
         labels=tuple(answer.get("nodeLabels") or ()),
         health=answer.get("healthReport", "") or "",
-    )
-
-
-def read_applications(answer: Answer) -> list[Application]:
-    """Parse the response of ``/ws/v1/cluster/apps``, the latest first."""
-    apps = (answer.get("apps") or {}).get("app") or []
-    return sorted(map(read_application, apps), key=lambda app: -app.started_s)
-
-
-def read_application(answer: Answer) -> Application:
-    """Parse one application."""
-    return Application(
-        id=answer["id"],
-        name=answer.get("name", ""),
-        user=answer.get("user", ""),
-        queue=answer.get("queue", ""),
-        state=answer.get("state", ""),
-        final_status=answer.get("finalStatus", ""),
-        diagnostics=" ".join(str(answer.get("diagnostics", "")).split()),
-        started_s=answer.get("startedTime", 0) / 1000,
-        finished_s=answer.get("finishedTime", 0) / 1000,
-        containers=max(0, answer.get("runningContainers", 0)),
-        memory_mib=max(0, answer.get("allocatedMB", 0)),
-        vcores=max(0, answer.get("allocatedVCores", 0)),
-        tags=tuple(tag for tag in str(answer.get("applicationTags", "")).split(",") if tag),
-        tracking_url=answer.get("trackingUrl", ""),
     )
 
 

@@ -130,7 +130,6 @@ class ChunkTransport:
         feed: Callable[[Event], None],
         key: str = "",
     ) -> None:
-        self._me = me
         self._hello = {"job": job, "key": key, "kind": "chunks", "from": str(me)}
         self._store = store
         self._transport = transport

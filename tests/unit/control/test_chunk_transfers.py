@@ -20,7 +20,7 @@ def chunk_moves() -> ChunkMoves:
     """A owns a chunk; B is there."""
     state = JobState(settings=DriverSettings(), holders=1)
     for slot in range(2):
-        state.membership.admit(arrival(slot), 0.0)
+        state.membership.admit(arrival(slot))
     state.ledger.add(A, [ChunkInfo(id=CHUNK, rows=10, nbytes=1)])
     return ChunkMoves(state, ChunkCopies(state))
 

@@ -15,7 +15,7 @@ from tests.sim.small_jobs import arrival
 def rounds(n_members: int = 4, **settings) -> Rounds:
     state = JobState(settings=DriverSettings(**settings))
     for slot in range(n_members):
-        state.membership.enter(state.membership.admit(arrival(slot), 0.0), "active")
+        state.membership.enter(state.membership.admit(arrival(slot)), "active")
     return Rounds(state)
 
 

@@ -15,7 +15,6 @@ from elasticml.arrays import address
 from elasticml.errors import ConfigError
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 from elasticml.objectives.losses import LOSSES, complete
-from elasticml.objectives.penalties import L2
 from tests.log_cosh import LogCosh, Wide
 from tests.reference import LOSSES as BY_NUMPY
 from tests.reference import SETTINGS
@@ -272,13 +271,6 @@ def test_a_quantile_loss_is_scikit_learns_and_smoothing_lowers_it_by_no_more_tha
     np.testing.assert_allclose(exact, expected, atol=1e-15)
     assert np.all(exact - smooth >= -1e-15)
     assert np.all(exact - smooth <= 0.5 * 0.5 * 0.8**2 + 1e-15)
-
-
-def test_the_conjugate_of_the_penalty_is_what_it_says() -> None:
-    penalty, w = L2(strength=3.0, n_penalised=2), np.array([1.0, -2.0, 50.0])
-    g = penalty.gradient(w)
-    np.testing.assert_allclose(penalty.value(w) + penalty.conjugate(g), g @ w)
-    assert penalty.conjugate(np.array([0.0, 0.0, 1.0])) == np.inf
 
 
 @pytest.mark.parametrize("wrong", [int, complete, type("Lacking", (LogCosh,), {"slope": None})])

@@ -50,7 +50,7 @@ class Scene:
             event = Arrived(
                 arrival=0, address=f"tcp://w{slot}", host="h", pid=slot, threads=1, slot=slot
             )
-            self.state.membership.enter(self.state.membership.admit(event, 0.0), "active")
+            self.state.membership.enter(self.state.membership.admit(event), "active")
         board = PreemptionBoard()
         board.subscribe(self.posted.append)
         scheduler: Any = self.scheduler

@@ -7,7 +7,6 @@ import pytest
 from elasticml.clusters.yarn.resource_manager import ResourceManager
 from elasticml.clusters.yarn.rm_responses import (
     Resources,
-    read_applications,
     read_nodes,
     read_queues,
 )
@@ -66,9 +65,8 @@ def test_queues_of_a_fair_scheduler():
     )
 
 
-def test_a_cluster_without_nodes_or_applications_answers_null():
+def test_a_cluster_without_nodes_answers_null():
     assert read_nodes({"nodes": None}) == []
-    assert read_applications({"apps": None}) == []
 
 
 def test_a_node_of_an_older_version_reports_its_total_in_parts():
@@ -135,8 +133,3 @@ def test_other_servers_and_refusals_are_one_line(answer, message):
 def test_a_fifo_scheduler_has_one_queue():
     (only,) = read_queues({"scheduler": {"schedulerInfo": {"type": "fifoScheduler"}}})
     assert (only.name, only.is_leaf) == ("default", True)
-
-
-def test_applications_are_listed_the_latest_first():
-    apps = [{"id": f"a{start}", "startedTime": 1000 * start} for start in (1, 3, 2)]
-    assert [app.id for app in read_applications({"apps": {"app": apps}})] == ["a3", "a2", "a1"]
