@@ -1,7 +1,8 @@
-"""Types of arrays, as annotations use them, and their addresses, as compiled loops do."""
+"""Arrays: their types in annotations, their addresses in compiled loops, what else rows may be."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -16,3 +17,13 @@ I64 = NDArray[np.int64]
 def address(array: NDArray[Any]) -> int:
     """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether X is a Dask collection."""
+    return hasattr(X, "__dask_graph__")
+
+
+def is_named(X: Any) -> bool:
+    """Whether X is a path, a URL or a source instead of rows."""
+    return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))

@@ -25,7 +25,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from elasticml.arrays import F64
+from elasticml.arrays import F64, is_lazy, is_named
 from elasticml.data.chunks.rows import refuse_text
 from elasticml.estimators.backend_choice import (
     JOB_VALUES_MIN,
@@ -34,7 +34,7 @@ from elasticml.estimators.backend_choice import (
     stored_values,
     threads_for,
 )
-from elasticml.estimators.inputs import computed, is_named, load_arrays, load_training
+from elasticml.estimators.inputs import computed, load_arrays, load_training
 from elasticml.estimators.offsets import appended, column_of, is_column, numbers_of, taken_out
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution, solve_all
@@ -56,11 +56,6 @@ def warn_of_gap(gap: float, tolerance: float, rounds: int) -> None:
             f"the duality gap is {gap:.3g} after {rounds} iterations, wanted {tolerance:.3g}: "
             "raise max_iter or tol, or scale the columns"
         )
-
-
-def is_lazy(X: Any) -> bool:
-    """Whether X is a Dask collection."""
-    return hasattr(X, "__dask_graph__")
 
 
 def meta_of(X: Any) -> Any:

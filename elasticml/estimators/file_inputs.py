@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.arrays import is_named
 from elasticml.data.chunks.rows import concatenated, matrix_of, rows_of_chunk
 from elasticml.data.readers.tables import TableEncoder, TableFormat, encoder_of_numbers
 from elasticml.data.source import (
@@ -19,7 +20,7 @@ from elasticml.data.source import (
     survey_all,
 )
 from elasticml.errors import ConfigError, DataError
-from elasticml.models.row_input import RowInput, array_in, check_by_rows, is_file, source_named
+from elasticml.models.row_input import RowInput, array_in, check_by_rows, source_named
 
 #: Formats in which a column holds the labels.
 _TABLES: Final = ("csv", "parquet")
@@ -37,7 +38,7 @@ def read(
         The encoding of X if it is a table.
     """
     given, rows = rows, None
-    if not isinstance(X, str | os.PathLike) and is_file(X):
+    if not isinstance(X, str | os.PathLike) and is_named(X):
         X, labels, weights, rows = _rows(X, n_columns, given)
     elif not isinstance(X, str | os.PathLike):
         labels, weights = None, None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from elasticml.arrays import is_lazy, is_named
 
 if TYPE_CHECKING:
     from elasticml.models.row_input import RowInput
@@ -102,14 +103,9 @@ def _encoded(X: Any, rows: RowInput | None) -> tuple[Any, RowInput | None]:
     return made, RowInput(n_columns=encoder.n_columns, encoder=encoder)
 
 
-def is_named(X: Any) -> bool:
-    """Whether X is a path, a URL or a source instead of rows."""
-    return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))
-
-
 def computed(collections: Sequence[Any], client: Any) -> list[Any]:
     """Compute all Dask collections, in one graph."""
-    if not any(hasattr(one, "__dask_graph__") for one in collections):
+    if not any(map(is_lazy, collections)):
         return list(collections)
     # Dask is loaded already if there is a collection.
     import dask

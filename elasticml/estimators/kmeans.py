@@ -24,12 +24,12 @@ from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.algorithms.async_sgd.seeding import How, run_locally, start
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import FixedPieces
-from elasticml.arrays import F64
+from elasticml.arrays import F64, is_lazy, is_named
 from elasticml.data.chunks.chunk import Dtype
 from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
-from elasticml.estimators.base import ElasticEstimator, is_lazy, lazily, meta_of, with_parameters
-from elasticml.estimators.inputs import is_named, load_training_rows
+from elasticml.estimators.base import ElasticEstimator, lazily, meta_of, with_parameters
+from elasticml.estimators.inputs import load_training_rows
 from elasticml.jobs.user_warnings import warn
 from elasticml.runtime.executors import parallel
 

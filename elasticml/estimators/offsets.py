@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from elasticml.arrays import F64
+from elasticml.arrays import F64, is_lazy
 
 
 def is_column(offset: Any) -> bool:
@@ -47,7 +47,7 @@ def numbers_of(offset: Any, n: int) -> F64:
     ValueError
         When it is not one finite number for each of n rows.
     """
-    if hasattr(offset, "__dask_graph__"):
+    if is_lazy(offset):
         raise ValueError("offset is a Dask collection, wanted the name or number of a column of X")
     values = np.asarray(offset, np.float64)
     if values.shape == (n, 1):
@@ -59,11 +59,11 @@ def numbers_of(offset: Any, n: int) -> F64:
 
 def taken_out(X: Any, at: int) -> tuple[Any, Any]:
     """Return a column, (n,), and the rows without it; of a Dask collection, lazily."""
-    if hasattr(X, "__dask_graph__") and hasattr(X, "columns"):
+    if is_lazy(X) and hasattr(X, "columns"):
         name = X.columns[at]
         return X[name], X.drop(columns=[name])
     others = [j for j in range(X.shape[1]) if j != at]
-    if hasattr(X, "__dask_graph__"):
+    if is_lazy(X):
         return X[:, at], X[:, others]
     values = X[:, [at]]
     values = values.toarray() if scipy.sparse.issparse(values) else values

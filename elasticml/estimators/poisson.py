@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from elasticml.arrays import is_lazy
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
-from elasticml.estimators.base import LinearRegressor, is_lazy, with_parameters
+from elasticml.estimators.base import LinearRegressor, with_parameters
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.objectives.links import predictions

@@ -10,12 +10,12 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
-from elasticml.arrays import F64
+from elasticml.arrays import F64, is_lazy, is_named
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.data.storage.filesystem import write_whole
 from elasticml.errors import ConfigError, DataError, how_to_install
 from elasticml.models.file_format import file_arrays, npz_bytes
-from elasticml.models.row_input import Batch, RowInput, is_file, is_lazy, map_partitions
+from elasticml.models.row_input import Batch, RowInput, map_partitions
 from elasticml.objectives.links import class_scores, predictions
 from elasticml.objectives.losses import LOSSES, Tweedie
 from elasticml.specification.algorithms import LocalSGD, settings_from_section
@@ -211,14 +211,14 @@ class Model:
 
     def _map(self, function: Callable[[Any], NDArray[Any]], X: Any) -> Any:
         """Apply a function of rows of numbers to whatever the user gives."""
-        if is_lazy(X) or is_file(X):
+        if is_lazy(X) or is_named(X):
             empty = function(scipy.sparse.csr_array((1, self.rows.n_columns)))[:0]
         if is_lazy(X):
             width = empty.shape[1] if empty.ndim == 2 else None
             return map_partitions(
                 lambda part: function(self.rows.matrix(part)), X, empty.dtype, width
             )
-        if is_file(X):
+        if is_named(X):
             return np.concatenate([*(function(b.X) for b in self.batches(X)), empty])
         return function(self.rows.matrix(X))
 

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from elasticml.arrays import is_named
 from elasticml.data.chunks.by_columns import is_by_columns
 from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.source import (
@@ -173,7 +174,7 @@ class RowInput:
                 data = data.rows
             elif isinstance(data, TableSource):
                 format, data = data.format, data.path
-        if not is_file(data):
+        if not is_named(data):
             if not is_table(data) or (labelled and self.encoder is None):
                 raise DataError(
                     "score needs labels: give y, or a table that has the column of labels"
@@ -313,11 +314,6 @@ def row_input_from_json(record: Mapping[str, Any]) -> RowInput:
     )
 
 
-def is_file(X: Any) -> bool:
-    """Whether X is a path, a URL or a source instead of rows."""
-    return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))
-
-
 def is_table(X: Any) -> bool:
     """Whether X is a frame or an Arrow table: its columns have names."""
     import pyarrow
@@ -345,11 +341,6 @@ def _finite(rows: Any) -> Any:
             "data.missing"
         )
     return rows
-
-
-def is_lazy(X: Any) -> bool:
-    """Whether X is a Dask collection."""
-    return hasattr(X, "__dask_graph__")
 
 
 def map_partitions(

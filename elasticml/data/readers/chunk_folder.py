@@ -47,7 +47,7 @@ from elasticml.data.storage.block_files import (
     map_block,
     write_block,
 )
-from elasticml.data.storage.filesystem import is_url, reason_of, remedy_of
+from elasticml.data.storage.filesystem import failing, is_url
 from elasticml.data.storage.untrusted_files import check_regular, reads_untrusted_files
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.ids import ChunkId
@@ -290,7 +290,7 @@ def convert(
         infos = ready.blocks()
         for n_read, info in enumerate(infos, 1):
             chunks, summary = ready.read(info.index, chunk_bytes, 1)
-            with _writing(place):
+            with failing(str(place), "written"):
                 writer.add(chunks, summary)
                 if n_read == len(infos):
                     writer.write()
@@ -305,21 +305,10 @@ def convert(
             "chunk_bytes": chunk_bytes,
             "blocks": writer.blocks,
         }
-        with _writing(place):
+        with failing(str(place), "written"):
             (part / CHUNKS_MANIFEST).write_text(json.dumps(manifest, indent=1))
             os.rename(part, place)
     return ChunkFolder(path=str(place))
-
-
-@contextmanager
-def _writing(place: Path) -> Iterator[None]:
-    """Turn an OSError into a ConfigError that the folder cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"{place} cannot be written: {reason_of(error)}; {remedy_of(str(place), error)}"
-        ) from None
 
 
 @contextmanager
@@ -330,7 +319,7 @@ def _part_of(place: Path) -> Iterator[Path]:
     removed before its process has locked it fails there with a one-line error.
     """
     part = place.with_name(f".{place.name}.{secrets.token_hex(6)}{PART}")
-    with _writing(place):
+    with failing(str(place), "written"):
         place.parent.mkdir(parents=True, exist_ok=True)
         for former in place.parent.glob(f".{glob.escape(place.name)}.*{PART}"):
             if not is_locked(former):

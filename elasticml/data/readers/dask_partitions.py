@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
-from elasticml.arrays import F64
+from elasticml.arrays import F64, is_lazy
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
 from elasticml.data.chunks.rows import Rows, rows_of_arrays, rows_of_matrix
 from elasticml.data.formats import Format
@@ -245,7 +245,7 @@ def _vector(values: Any, X: Any, name: str) -> Any:
     """Return labels or weights as a Dask array with the row chunks of X."""
     import dask.array
 
-    if not hasattr(values, "__dask_graph__"):
+    if not is_lazy(values):
         if any(np.isnan(n) for n in X.chunks[0]):
             raise ConfigError(
                 f"{name} is in memory and the chunks of X have unknown sizes; give a Dask array, "
@@ -279,7 +279,7 @@ def partitions_of(vector: Any, count: int, name: str) -> list[Any]:
     ConfigError
         When there are not as many as those of the rows.
     """
-    if not hasattr(vector, "__dask_graph__"):
+    if not is_lazy(vector):
         raise ConfigError(f"the {name}s are in memory, wanted a Dask series or array")
     parts = _delayed_blocks(vector)
     if len(parts) != count:

@@ -62,7 +62,7 @@ def system_of(place: str) -> tuple[Any, str]:
 
 def exists(place: str) -> bool:
     """Whether a file or directory exists; raises ConfigError if that cannot be determined."""
-    with _failing(place, "accessed"):
+    with failing(place, "accessed"):
         system, inner = system_of(place)
         try:
             system.info(inner)  # fsspec's own exists() treats every failure as absence
@@ -73,7 +73,7 @@ def exists(place: str) -> bool:
 
 def names(place: str) -> list[str]:
     """Return the sorted names in a directory; empty if it does not exist."""
-    with _failing(place, "listed"):
+    with failing(place, "listed"):
         system, inner = system_of(place)
         try:
             paths = system.ls(inner, detail=False, refresh=True)
@@ -92,21 +92,21 @@ def read_bytes(place: str) -> bytes:
     ConfigError
         When it cannot be read.
     """
-    with _failing(place, "read", absence_is_failure=False):
+    with failing(place, "read", absence_is_failure=False):
         system, inner = system_of(place)
         return bytes(system.cat_file(inner))
 
 
 def make_directory(place: str) -> None:
     """Create a directory and its parents; no error if it exists."""
-    with _failing(place, "created"):
+    with failing(place, "created"):
         system, inner = system_of(place)
         system.makedirs(inner, exist_ok=True)
 
 
 def remove(place: str) -> None:
     """Remove a file, or a directory recursively; no error if it does not exist."""
-    with _failing(place, "removed"):
+    with failing(place, "removed"):
         system, inner = system_of(place)
         with suppress(FileNotFoundError):
             system.rm(inner, recursive=True)
@@ -118,7 +118,7 @@ def remove_empty(place: str) -> None:
     The file system itself checks for emptiness, so a file that another process creates at the same
     moment is safe.
     """
-    with _failing(place, "removed"):
+    with failing(place, "removed"):
         system, inner = system_of(place)
         try:
             system.rmdir(inner)
@@ -140,7 +140,7 @@ def write_whole(place: str, content: bytes) -> None:
         When it cannot be written; a previous file is unchanged.
     """
     path = local_path(place)
-    with _failing(place, "written"):
+    with failing(place, "written"):
         if path is not None:
             _write_local(path, content)
         else:
@@ -160,7 +160,7 @@ def create(place: str, content: bytes) -> bool:
     """
     make_directory(place.rpartition("/")[0])
     path = local_path(place)
-    with _failing(place, "written"):
+    with failing(place, "written"):
         try:
             if path is not None:
                 with path.open("xb") as file:
@@ -207,7 +207,7 @@ def part_name(name: str) -> str:
 
 
 @contextmanager
-def _failing(place: str, action: str, absence_is_failure: bool = True) -> Iterator[None]:
+def failing(place: str, action: str, absence_is_failure: bool = True) -> Iterator[None]:
     """Turn a file system's exceptions into a one-line ConfigError with a remedy."""
     try:
         yield

@@ -153,10 +153,6 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
             renameoptions="OVERWRITE",
         )
 
-    def chmod(self, path: str, permission: str) -> None:
-        """Set permissions, such as ``"700"``."""
-        self._call("PUT", self._strip_protocol(path), "SETPERMISSION", permission=permission)
-
     def home(self) -> str:
         """Return the user's home directory."""
         return str(self._call("GET", "/", "GETHOMEDIRECTORY").json()["Path"])
