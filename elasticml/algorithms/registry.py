@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.kernel_modules import noting_missing
-from elasticml.errors import ConfigError, one_line
-from elasticml.specification.user_objects import load_object
+from elasticml.errors import ConfigError
+from elasticml.specification.user_objects import imported
 
 # Each algorithm is imported when it is looked up: a process of a job needs one of them.
 
@@ -133,15 +133,9 @@ def memory_use(section: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str,
 
 
 def _imported(path: str) -> Algorithm:
-    try:
-        imported = load_object(path)
-    except (ImportError, AttributeError) as error:
+    made = imported("algorithm.name", path)
+    if not isinstance(made, Algorithm):
         raise ConfigError(
-            f"algorithm.name is {path!r}, which cannot be imported ({one_line(error)}); it must "
-            "name an Algorithm, as module:attribute, that every worker can import"
-        ) from error
-    if not isinstance(imported, Algorithm):
-        raise ConfigError(
-            f"algorithm.name is {path!r}, a {type(imported).__name__}, wanted an Algorithm"
+            f"algorithm.name: got {path!r}, a {type(made).__name__}, wanted an Algorithm"
         )
-    return imported
+    return made

@@ -17,10 +17,10 @@ from elasticml.data.dataset_stats import DatasetStats as DatasetStats
 from elasticml.data.dataset_stats import merge_summaries as merge_summaries
 from elasticml.data.dataset_stats import summarise as summarise
 from elasticml.data.storage.block_files import Block, cached, pin
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
 from elasticml.specification.settings_model import unknown_choice
-from elasticml.specification.user_objects import load_object
+from elasticml.specification.user_objects import imported, load_object
 from elasticml.user_cache import CacheSetting, cache_bytes_max, is_off
 
 #: Size of a text reader's byte ranges, and of a block of in-memory rows.
@@ -185,13 +185,7 @@ def format_named(name: object, path: str = "data") -> Any:
         return load_object(_FORMATS[name])
     if not isinstance(name, str) or ":" not in name:
         raise unknown_choice(name, FILE_FORMATS, f"{path}.format")
-    try:
-        kind = load_object(name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{path}.format: {name} cannot be imported ({one_line(error)}); the module must be "
-            "importable where the job runs"
-        ) from None
+    kind = imported(f"{path}.format", name)
     if not callable(getattr(kind, "of_spec", None)):
         raise ConfigError(
             f"{path}.format: {name} is no format, wanted a subclass of "

@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.arrays import F64
-from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of, one_line
+from elasticml.errors import ConfigError, DataError, JobFailedError, fault_of
 from elasticml.ids import Role
-from elasticml.specification.user_objects import load_object
+from elasticml.specification.user_objects import imported
 
 #: Bins of the histograms of ``roc_auc`` and ``average_precision``: this many between a margin and
 #: its double, of either sign, from the least to the largest power of two. The order of the rows in
@@ -345,12 +345,7 @@ def _refusal(name: str, why: str, path: str = "metric") -> ConfigError:
 
 def _own_metric(path: str) -> _Metric:
     """Return the mean of what a user's function of rows adds up."""
-    try:
-        function = load_object(path)
-    except (ImportError, AttributeError) as error:
-        raise _refusal(
-            path, f"it cannot be imported ({one_line(error)}); every worker must have it"
-        ) from error
+    function = imported("metric", path)
     if not callable(function):
         raise _refusal(path, f"it is a {type(function).__name__}, wanted a function")
 

@@ -24,7 +24,7 @@ from elasticml.policies.validation import NAME, check_keys, settings_of
 from elasticml.protocol.job_record import JobRecord
 from elasticml.specification.algorithms import DEALT_ANEW
 from elasticml.specification.settings_model import choices_of
-from elasticml.specification.user_objects import load_object
+from elasticml.specification.user_objects import imported
 
 #: In the order in which they are asked, most urgent first. When two policies suggest different
 #: things for a chunk or a member, the first one wins.
@@ -62,13 +62,7 @@ def kind_of(name: str, path: str = "policies") -> type:
         return POLICIES[name]
     if ":" not in name:
         raise ConfigError(f"{path}: there is no policy {shown(name)}{choices_of(name, POLICIES)}")
-    try:
-        kind = load_object(name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{path}: policy {shown(name)} cannot be imported: {one_line(error)}; "
-            "give module:Class of a class that every process can import"
-        ) from None
+    kind = imported(path, name)
     if not isinstance(kind, type) or not callable(getattr(kind, "suggest", None)):
         raise ConfigError(
             f"{path}: {shown(name)} is not a class with a method suggest(view), which a policy "

@@ -38,7 +38,7 @@ from elasticml.specification.settings_model import (
     read_settings,
     unknown_choice,
 )
-from elasticml.specification.user_objects import load_object, path_of
+from elasticml.specification.user_objects import imported, path_of
 
 #: "auto": "standard" on dense rows and on rows of tables, except for columns of zeros and ones;
 #: other rows stay as they are.
@@ -112,12 +112,7 @@ def loss_terms(loss: str, parameters: Mapping[str, float] = {}) -> Any:
     """
     if loss in LOSSES:
         return with_parameters(LOSSES[loss], parameters)
-    try:
-        record = load_object(loss)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"loss: got {shown(loss)}, which cannot be imported here: {one_line(error)}"
-        ) from None
+    record = imported("loss", loss)
     try:
         return complete(record)(**{key: float(value) for key, value in parameters.items()})
     except TypeError as error:

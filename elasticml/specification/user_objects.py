@@ -74,6 +74,23 @@ def load_object(path: str) -> Any:
     return _objects[path]
 
 
+def imported(key: str, path: str) -> Any:
+    """Return the object at a path that a setting names.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be imported.
+    """
+    try:
+        return load_object(path)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{key}: got {shown(path)}, which cannot be imported ({one_line(error)}); every worker "
+            "and the scheduler must be able to import it"
+        ) from error
+
+
 def pickled_objects(sections: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the objects that a job record names and no process can import, pickled.
 

@@ -12,7 +12,7 @@ from elasticml.algorithms.targets import check_labels
 from elasticml.data.dataset_stats import DatasetStats
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.algorithms import LocalSGD
-from elasticml.specification.user_objects import load_object
+from elasticml.specification.user_objects import imported
 
 # Built-in networks: factories of ``torch.nn.Module``.
 
@@ -221,18 +221,12 @@ def make_module(
 
 
 def _imported(key: str, path: str) -> Callable[..., Any]:
-    try:
-        imported = load_object(path)
-    except (ImportError, AttributeError) as error:
+    made = imported(f"algorithm.{key}", path)
+    if not callable(made):
         raise ConfigError(
-            f"algorithm.{key} is {path!r}, which cannot be imported ({one_line(error)}); every "
-            "worker and the scheduler must be able to import it"
-        ) from error
-    if not callable(imported):
-        raise ConfigError(
-            f"algorithm.{key} is {path!r}, a {type(imported).__name__}, wanted a callable"
+            f"algorithm.{key}: got {path!r}, a {type(made).__name__}, wanted a callable"
         )
-    return imported  # type: ignore[no-any-return]
+    return made  # type: ignore[no-any-return]
 
 
 def check_parameters(settings: LocalSGD, trained: Sequence[Any], names: Sequence[str]) -> None:

@@ -288,7 +288,7 @@ def test_values_in_messages_are_cut_in_bounded_time() -> None:
 @pytest.mark.parametrize("name", ["..:x", ":x", "a..b:x", "json:", "json:x y"])
 def test_an_import_path_that_is_none_is_one_line(name) -> None:
     with pytest.raises(
-        ConfigError, match=r"algorithm.name is .*cannot be imported \(wanted module"
+        ConfigError, match=r"algorithm.name: got .*cannot be imported \(wanted module"
     ):
         algorithm(name)
 

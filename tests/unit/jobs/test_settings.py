@@ -251,7 +251,7 @@ WRONG = [
     ("policies: [rebalance, rebalance]", "policies[1]: 'rebalance' is listed twice"),
     ("policies: [knee]", "policies[0]: knee decides by the duality gap, which batch_grad"),
     ("policies: [tune_local_work]", "policies[0]: tune_local_work decides by the duality"),
-    ("policies: ['..:x']", "policies[0]: policy '..:x' cannot be imported: wanted module:"),
+    ("policies: ['..:x']", "policies[0]: got '..:x', which cannot be imported (wanted module:"),
     ("faults: {round: 1, lose: 1}", "faults: got {'lose': 1, 'round': 1}, wanted a list"),
     ("faults: [{round: 1, lose: 5}]", "faults: round 1: lose: 5, but 4 of 4 members"),
     ("faults: [{round: 1, return: 1}]", "faults: round 1: return: 1, but 0 of 4"),

@@ -153,7 +153,7 @@ def of(name, **settings):
         (of("knee", faktor=3), r"policies\[0\].faktor .*did you mean 'factor'"),
         ([3], r"policies\[0\]: got 3, wanted a name or a mapping"),
         ([{}], "wanted a mapping with a name"),
-        (["no.such:Policy"], r"'no.such:Policy' cannot be imported"),
+        (["no.such:Policy"], r"'no.such:Policy', which cannot be imported"),
         ([f"{__name__}:NoPolicy"], "not a class with a method suggest"),
         (["inner_iterations", "tune_local_work"], "both set local_epochs; leave one out"),
         # Settings out of range.

@@ -310,9 +310,12 @@ def test_a_format_that_is_none_or_cannot_be_imported_is_named() -> None:
     path = "examples.libffm:LibFFM"
     assert type(source_from_spec({"format": path, "path": "a", "zero_based": False})) is LibFFM
     for name, what in (
-        ("nowhere:Format", "data.format: nowhere:Format cannot be imported"),
+        ("nowhere:Format", "data.format: got 'nowhere:Format', which cannot be imported"),
         ("examples.libffm:Rows", "data.format: examples.libffm:Rows is no format"),
-        ("examples.libffm:Other", "data.format: examples.libffm:Other cannot be imported"),
+        (
+            "examples.libffm:Other",
+            "data.format: got 'examples.libffm:Other', which cannot",
+        ),
         ("svmligt", "data.format: got 'svmligt'; did you mean 'svmlight'?"),
     ):
         with pytest.raises(ConfigError) as caught:
