@@ -2,6 +2,10 @@
 
 A linear estimator is a table of its parameters: which targets it has, and which problem of
 :mod:`elasticml.estimators.solver` each of them is.
+
+``fit(..., offset=...)`` takes one number for each row, or the name or number of a column of X whose
+coefficient is then 1. A model that was fitted with numbers needs numbers for the rows to predict,
+as glmnet's models do; one that was fitted with a column finds them there.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import compute_class_weight
@@ -35,7 +40,6 @@ from elasticml.estimators.backend_choice import (
     threads_for,
 )
 from elasticml.estimators.inputs import computed, load_arrays, load_training
-from elasticml.estimators.offsets import appended, column_of, is_column, numbers_of, taken_out
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution, solve_all
 from elasticml.jobs.user_warnings import warn
@@ -278,7 +282,7 @@ class LinearEstimator(ElasticEstimator):
         """
         self._validate_params()
         self._offset_at, self._fixed, self._unit = None, None, 1.0
-        self._needs_offset = offset is not None and not is_column(offset)
+        self._needs_offset = offset is not None and not _is_column(offset)
         with ExitStack() as stack:
             rows = self._rows_to_fit(stack, X, y, sample_weight, offset)
             self.solver_path_ = "in-process" if rows.client is None else "job"
@@ -365,7 +369,7 @@ class LinearEstimator(ElasticEstimator):
         self._rows = None
         validate_data(self, meta_of(X), skip_check_array=True)
         if offset is not None:
-            if not is_column(offset):
+            if not _is_column(offset):
                 raise ValueError(
                     "offset of a Dask collection: got numbers, wanted the name or number of a "
                     "column"
@@ -415,11 +419,11 @@ class LinearEstimator(ElasticEstimator):
 
     def _find_offset(self, offset: Any, width: int) -> int | None:
         """Return the number of the column that is the offset, and note it; None: it is numbers."""
-        if not is_column(offset):
+        if not _is_column(offset):
             return None
         rows = self._rows
         names = getattr(self, "feature_names_in_", ()) if rows is None else rows.feature_names()
-        self._offset_at = column_of(offset, list(names), width)
+        self._offset_at = _column_of(offset, list(names), width)
         return self._offset_at
 
     def _cases(self, rows: ArrayRows | DaskRows) -> list[Case]:
@@ -506,7 +510,7 @@ class LinearEstimator(ElasticEstimator):
         if offset is None:
             self._check_has_offset()
             return margins
-        values = numbers_of(offset, len(margins))
+        values = _offset_of(offset, len(margins))
         return margins + (values if margins.ndim == 1 else values[:, None])
 
     def _check_has_offset(self) -> None:
@@ -617,7 +621,7 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
         self._fixed = self._find_offset(offset, X.shape[1])
         if self._fixed is None:
             self._fixed = X.shape[1]
-            X = appended(X, numbers_of(offset, X.shape[0]))
+            X = _appended(X, _offset_of(offset, X.shape[0]))
         return X, y, weights
 
     def _restore_offset(self) -> None:
@@ -667,7 +671,7 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
 
     def _with_offset(self, X: Any, y: Any, weights: Any, offset: Any) -> tuple[Any, Any, Any]:
         at = self._find_offset(offset, X.shape[1])
-        values, X = (numbers_of(offset, len(y)), X) if at is None else taken_out(X, at)
+        values, X = (_offset_of(offset, len(y)), X) if at is None else _taken_out(X, at)
         y = y if is_lazy(y) else np.asarray(y, np.float64)
         return X, *self._offset_targets(y, weights, values)
 
@@ -696,3 +700,68 @@ def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:
         return None
     checked = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return np.asarray(checked, np.float64)
+
+
+# --- offsets of generalised linear models, which are added to the margins of rows ----------------
+
+
+def _is_column(offset: Any) -> bool:
+    """Whether an offset names a column instead of giving the numbers."""
+    return isinstance(offset, str | int | np.integer) and not isinstance(offset, bool)
+
+
+def _column_of(offset: Any, names: Sequence[Any], width: int) -> int:
+    """Return the number of the offset's column.
+
+    Raises
+    ------
+    ValueError
+        When there is no such column.
+    """
+    if isinstance(offset, str):
+        if offset not in names:
+            listed = ", ".join(map(str, names[:8])) or "none, since X has no names"
+            raise ValueError(f"offset is {offset!r}, wanted a column of X: {listed}")
+        return list(names).index(offset)
+    if not 0 <= offset < width:
+        raise ValueError(f"offset is {offset}, wanted the number of a column of X below {width}")
+    return int(offset)
+
+
+def _offset_of(offset: Any, n: int) -> F64:
+    """Return an offset as an array, (n,).
+
+    Raises
+    ------
+    ValueError
+        When it is not one finite number for each of n rows.
+    """
+    if is_lazy(offset):
+        raise ValueError("offset is a Dask collection, wanted the name or number of a column of X")
+    values = np.asarray(offset, np.float64)
+    if values.shape == (n, 1):
+        values = values[:, 0]
+    if values.shape != (n,) or not np.isfinite(values).all():
+        raise ValueError(f"offset has shape {values.shape}, wanted {n} finite numbers, one per row")
+    return values
+
+
+def _taken_out(X: Any, at: int) -> tuple[Any, Any]:
+    """Return a column, (n,), and the rows without it; of a Dask collection, lazily."""
+    if is_lazy(X) and hasattr(X, "columns"):
+        name = X.columns[at]
+        return X[name], X.drop(columns=[name])
+    others = [j for j in range(X.shape[1]) if j != at]
+    if is_lazy(X):
+        return X[:, at], X[:, others]
+    values = X[:, [at]]
+    values = values.toarray() if scipy.sparse.issparse(values) else values
+    return np.asarray(values, np.float64).ravel(), X[:, others]
+
+
+def _appended(X: Any, values: F64) -> Any:
+    """Return the rows with one more column."""
+    column = values.astype(X.dtype)[:, None]
+    if scipy.sparse.issparse(X):
+        return type(X)(scipy.sparse.hstack([X, type(X)(column)]))
+    return np.hstack([X, column])
