@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import tempfile
 import time
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -18,7 +17,6 @@ PAUSES_S: Final = (0.2, 1.0)
 #: Smallest and largest read-ahead of sequential reads.
 _AHEAD_BYTES_MIN: Final = 64 * 2**10
 _AHEAD_BYTES_MAX: Final = 8 * 2**20
-_SPOOL_BYTES_MAX: Final = 64 * 2**20
 
 #: Python exceptions for the name node's exceptions; others become an OSError with their message.
 _ERRORS: Final[dict[str, tuple[type[OSError], int]]] = {
@@ -119,16 +117,11 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         headers = {"Content-Type": "application/octet-stream"}
         self._checked(ask("PUT", location, content, headers=headers), path)
 
-    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
-        """Create a directory and its parents."""
-        path = self._strip_protocol(path)
-        self._call("PUT", path, "MKDIRS")
-
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Create a directory and its parents."""
         if not exist_ok and self.exists(path):
             raise FileExistsError(errno.EEXIST, "exists already", path)
-        self.mkdir(path)
+        self._call("PUT", self._strip_protocol(path), "MKDIRS")
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove files; with ``recursive``, also directories and their content."""
@@ -166,10 +159,9 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         return int(status["FsStatus"]["remaining"]) if "FsStatus" in status else None
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        if mode == "rb":
-            size = self.info(path)["size"]
-            return _RangeFile(self, path, size=size)
-        return _NewFile(self, path)
+        if mode != "rb":
+            raise ValueError(f"mode: got {mode!r}, wanted rb; pipe_file writes whole files")
+        return _RangeFile(self, path, size=self.info(path)["size"])
 
     def _call(self, method: str, path: str, operation: str, **more: Any) -> HttpResponse:
         """Call the active name node; on failure try all name nodes, a few times."""
@@ -260,26 +252,3 @@ class _RangeFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no t
                 self.path,
             )
         return content
-
-
-class _NewFile(tempfile.SpooledTemporaryFile[bytes]):
-    """A file being written; it is uploaded when it is closed."""
-
-    def __init__(self, system: WebHdfs, path: str) -> None:
-        super().__init__(max_size=_SPOOL_BYTES_MAX)
-        self._system = system
-        self._path = path
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        try:
-            self.seek(0)
-            self._system._create(self._path, self)  # type: ignore[arg-type]
-        finally:
-            super().close()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:  # discard a partial file
-            super().close()
-        self.close()
