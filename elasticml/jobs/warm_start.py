@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.storage.untrusted_files import check_regular, read_npz_arrays
 from elasticml.errors import ConfigError, DataError, shown
-from elasticml.models.file_format import own_arrays
+from elasticml.models.file_format import model_file, own_arrays, read_arrays
 from elasticml.specification.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 
 if TYPE_CHECKING:
@@ -90,14 +89,7 @@ def _arrays(initial: WarmStart) -> Mapping[str, Any]:
         return initial
     if not isinstance(initial, str | Path):
         raise ConfigError(f"warm_start: got {shown(initial)}; {_WANTED}")
-    path = Path(initial)
-    path = path / "model.npz" if path.is_dir() else path
     try:
-        check_regular(str(path))
-        with path.open("rb") as file:
-            return read_npz_arrays(str(path), file)
-    except (OSError, DataError) as error:
-        # NumPy's own message for other files suggests unpickling them.
-        why = str(error.strerror) if isinstance(error, OSError) and error.strerror else "no model"
-        why = "does not exist" if isinstance(error, FileNotFoundError) else why
-        raise ConfigError(f"warm_start: {path}: {why}; {_WANTED}") from None
+        return read_arrays(model_file(initial))
+    except (ConfigError, DataError) as error:
+        raise ConfigError(f"warm_start: {error.message}; {_WANTED}") from None

@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.storage.filesystem import read_bytes
+from elasticml.data.storage.filesystem import join, local_path, read_bytes
 from elasticml.data.storage.untrusted_files import check_regular, read_npz_arrays
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import VERSION
@@ -74,6 +76,13 @@ def npz_bytes(arrays: Arrays) -> bytes:
 def own_arrays(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return the model's own arrays, without classes and header."""
     return {name: array for name, array in arrays.items() if name not in (CLASSES, HEADER)}
+
+
+def model_file(path: str | Path) -> str:
+    """Return the model's file of a path or URL, which may be the directory of a run."""
+    name = os.fspath(path)
+    local = local_path(name)
+    return name if local is None or not local.is_dir() else join(name, "model.npz")
 
 
 def read_arrays(name: str) -> dict[str, NDArray[Any]]:

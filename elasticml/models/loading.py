@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.data.storage.filesystem import join, local_path
 from elasticml.data.storage.untrusted_files import reading
 from elasticml.errors import DataError, ElasticmlError, one_line
 from elasticml.models.file_format import (
@@ -19,6 +17,7 @@ from elasticml.models.file_format import (
     FORMAT_VERSION,
     HEADER,
     Arrays,
+    model_file,
     own_arrays,
     read_arrays,
 )
@@ -56,10 +55,7 @@ def load_model(path: str | Path, *, trust: Any = ()) -> Model:
     >>> model.predict(X[:3]).shape
     (3,)
     """
-    name = os.fspath(path)
-    local = local_path(name)
-    if local is not None and local.is_dir():
-        name = join(name, "model.npz")
+    name = model_file(path)
     arrays = read_arrays(name)
     with reading(name):
         model = _of_header(arrays, name)

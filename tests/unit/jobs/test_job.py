@@ -144,8 +144,8 @@ def test_a_job_starts_from_a_former_runs_result(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("value", "algorithm", "text"),
     [
-        ("/nowhere/model.npz", em.CoCoA(), "/nowhere/model.npz: does not exist"),
-        (__file__, em.CoCoA(), r"test_job\.py: no model; wanted"),
+        ("/nowhere/model.npz", em.CoCoA(), "/nowhere/model.npz does not exist"),
+        (__file__, em.CoCoA(), r"test_job\.py is not a model file"),
         ({"intercept": [1.0]}, em.CoCoA(), "no coef in what was given"),
         ({"coef": [float("nan")]}, em.CoCoA(), "coef is not finite"),
         (3, em.CoCoA(), "got 3; wanted a result's model"),
