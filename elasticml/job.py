@@ -14,6 +14,7 @@ from pydantic import PrivateAttr
 
 from elasticml.data.readers.arrays import chunk_bodies
 from elasticml.data.readers.dask_partitions import has_partitions
+from elasticml.data.readers.files import absolute
 from elasticml.data.scored_rows import scored_as, with_scored_rows
 from elasticml.data.source import (
     Source,
@@ -231,7 +232,7 @@ class Job(JobSpec):
                 self.algorithm.name,
                 lies_on_workers=is_dask and self.partitions is None,
             ),
-            "warm_start": str(Path(first).absolute()) if isinstance(first, str | Path) else None,
+            "warm_start": absolute(str(first)) if isinstance(first, str | Path) else None,
             "members": {**self.members.model_dump(), "start": members},
             **({} if self._scored is None else {"validate": self._scored}),
             "checkpoint": None if place is None else place.fields_json(),

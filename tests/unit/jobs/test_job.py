@@ -12,6 +12,7 @@ from distributed import Client
 from distributed.comm import CommClosedError
 
 import elasticml as em
+from elasticml.data.storage.filesystem import write_whole
 from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.job import resolve_holders
 from elasticml.jobs.job_spec import policy_entries
@@ -136,8 +137,10 @@ def test_a_job_starts_from_a_model_or_its_arrays(value, algorithm, wanted) -> No
 
 
 def test_a_job_starts_from_a_former_runs_result(tmp_path) -> None:
-    np.savez(tmp_path / "model.npz", coef=[[1.0, 2.0]], classes=[0.0, 1.0])
-    for value in (tmp_path, str(tmp_path / "model.npz")):
+    file, url = tmp_path / "model.npz", "memory://former/model.npz"
+    np.savez(file, coef=[[1.0, 2.0]], classes=[0.0, 1.0])
+    write_whole(url, file.read_bytes())
+    for value in (tmp_path, str(file), url):
         assert load_warm_start(value, em.CoCoA()) == {"coef": [1.0, 2.0]}
 
 
