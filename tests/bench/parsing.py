@@ -27,7 +27,7 @@ import numpy as np
 from sklearn.datasets import load_svmlight_file
 
 from elasticml.data.readers.svmlight import read_svmlight
-from elasticml.data.source import read_block
+from elasticml.data.source import listed_once, read_block
 from tests.bench import harness
 
 MB = 10**6
@@ -64,11 +64,10 @@ def over_blocks(source, work, n_threads):
 
 def ways_of(path, cache):
     """Return what is timed: a method and a number of threads to a call without arguments."""
-    source = read_svmlight(str(path), zero_based=False)
-    blocks = source.blocks()
+    source = listed_once(read_svmlight(str(path), zero_based=False))
 
     def parse(block):
-        for _ in source.read_rows(blocks[block]):
+        for _ in source.read_parts(block, source.files.parts(block)):
             pass
 
     def read(block):
