@@ -59,7 +59,7 @@ LIBRARIES: Final = (
 IN_PROCESS: Final = tuple(f"tests/{name}/" for name in ("unit", "sim", "property", "paper"))
 #: Files whose functions numba compiles, what its decorators have in their names, and its calls.
 COMPILED: Final = tuple(
-    f"elasticml/objectives/{x}.py" for x in ("losses", "multiclass", "penalties")
+    f"elasticml/objectives/{x}.py" for x in ("losses", "multiclass", "penalties", "penalty_kernels")
 )
 DECORATORS: Final = re.compile("kernel|jit|overload|intrinsic|replaces|register")
 CALLS: Final = re.compile(r"kernel\((\w+)\)")

@@ -93,6 +93,8 @@ class Reference:
     l1: float = 0.0
     l2: float = 0.0
     positive: bool = False
+    #: A smooth penalty and its slope of coefficients (d,), or of positive ones.
+    penalty: tuple[Callable[[F64], F64], Callable[[F64], F64]] | None = None
     #: Added to all margins.
     offset: F64 | float = 0.0
     has_intercept: bool = False
@@ -110,7 +112,8 @@ class Reference:
         each = LOSSES[self.loss][0](self.X @ coef + intercept + self.offset, self.y)
         own = 0.0 if self.constant is None else (intercept / self.constant) ** 2
         squares = float(coef @ coef) + own
-        return float(self.s @ each) + self.l1 * abs(coef).sum() + 0.5 * self.l2 * squares
+        more = 0.0 if self.penalty is None else float(self.penalty[0](coef).sum())
+        return float(self.s @ each) + self.l1 * abs(coef).sum() + 0.5 * self.l2 * squares + more
 
     def of_arrays(self, arrays: Mapping[str, Any]) -> float:
         """Return the objective of a model's arrays."""
@@ -149,7 +152,8 @@ class Reference:
         def value(v: F64) -> tuple[float, F64]:
             coef, b = parts @ v[:n], float(v[n:].sum())
             slopes = self.s * LOSSES[self.loss][1](self.X @ coef + b + self.offset, self.y)
-            gradient = parts.T @ (self.X.T @ slopes + self.l2 * coef) + self.l1
+            more = 0.0 if self.penalty is None else self.penalty[1](coef)
+            gradient = parts.T @ (self.X.T @ slopes + self.l2 * coef + more) + self.l1
             # Both parts are 0 at a minimum if one of them could be.
             twice = self.l1 * (v[:n].sum() - abs(coef).sum()) if is_limited else 0.0
             total = self.objective(coef, b) + twice

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from elasticml.arrays import F64
-from elasticml.objectives.penalties import L2
+from elasticml.objectives.penalty_kernels import L2
 
 Flags = NDArray[np.bool_]
 

@@ -13,7 +13,6 @@ from sklearn.utils import check_X_y
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.arrays import F64
@@ -23,6 +22,8 @@ from elasticml.estimators.elastic_net import ElasticNet
 from elasticml.estimators.inputs import load_arrays
 from elasticml.estimators.rows import ArrayRows
 from elasticml.estimators.solver import takes_products
+from elasticml.objectives.penalties import Absolute
+from elasticml.objectives.penalty_kernels import Penalty
 from elasticml.runtime.executors import parallel
 
 #: Constraints on the parameters of a path.
@@ -178,9 +179,9 @@ def path_on(
 ) -> list[SparseFit]:
     """Solve for descending penalties, each from the previous model; gaps are those of the mean."""
     solver = ElasticNetSolver(matrix, by_products=takes_products(matrix, len(alphas)))
-    fits = []
+    fits, terms = [], Absolute(positive)
     for alpha in alphas * matrix.total:
-        penalty = Penalty(a1=alpha * l1_ratio, a2=alpha * (1.0 - l1_ratio), positive=positive)
+        penalty = Penalty(a1=alpha * l1_ratio, a2=alpha * (1.0 - l1_ratio), terms=terms)
         fit = solver.solve(penalty, tol * matrix.yy, max_iter)
         fits.append(replace(fit, gap=fit.gap / matrix.total))
     return fits

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.parallel import FixedPieces
 from elasticml.arrays import F64
 from elasticml.errors import JobFailedError
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.objectives.penalties import Absolute
+from elasticml.objectives.penalty_kernels import Penalty
 
 if TYPE_CHECKING:
     from elasticml.algorithms.linear.linear_objective import LinearObjective
@@ -99,7 +100,8 @@ def _solve(rows: ArrayRows, case: Case) -> Solution:
 def _by_columns(rows: ArrayRows, case: Case) -> Solution:
     problem, targets = case.problem, case.targets
     total, gap = targets.total, problem.gap * targets.total
-    penalty = Penalty(a1=problem.l1 * total, a2=problem.l2 * total, positive=problem.positive)
+    terms = Absolute(problem.positive)
+    penalty = Penalty(a1=problem.l1 * total, a2=problem.l2 * total, terms=terms)
     if problem.loss == "squared":
         from elasticml.algorithms.linear.column_matrix import ColumnMatrix
         from elasticml.algorithms.linear.elastic_net import ElasticNetSolver

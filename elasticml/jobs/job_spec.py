@@ -40,6 +40,7 @@ from elasticml.specification.algorithms import (
     ImportedAlgorithm,
     Linear,
     LocalSGD,
+    PrimalCoCoA,
     absent_rule,
     certifies_gap,
     require_torch,
@@ -722,6 +723,8 @@ class JobSpec(SettingsModel):
         named, certified = algorithm.name, _certified(algorithm)
         if isinstance(algorithm, BatchGradient):
             named += f" with loss {algorithm.loss} and l2 {algorithm.l2:g}"
+        elif isinstance(algorithm, PrimalCoCoA):
+            named += f" with penalty {algorithm.penalty}, which has no method conjugate,"
         if stop.gap is not None:
             others = "stop.epochs, rounds or seconds" if is_local_sgd else "stop.objective"
             raise ConfigError(

@@ -15,7 +15,7 @@ loops, and so those of users' own losses: this file imports neither arrays nor a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from elasticml.errors import ConfigError
@@ -220,21 +220,31 @@ def complete(record: type) -> type:
     ConfigError
         When it is no ``NamedTuple``, or lacks value, slope or curvature.
     """
-    needed = ("value", "slope", "curvature")
-    lacking = [name for name in needed if not callable(getattr(record, name, None))]
-    if lacking or not (isinstance(record, type) and hasattr(record, "_field_defaults")):
-        what = f"it lacks {' and '.join(lacking)}" if lacking else "it is none"
-        raise ConfigError(
-            f"loss: wanted a NamedTuple with the methods value, slope and curvature of a margin "
-            f"and a target, and {getattr(record, '__name__', record)!s} is not that: {what}"
-        )
-    defaults: dict[str, Any] = {n: d for n, d in vars(Loss).items() if not n.startswith("_")}
+    of_both = "of a margin and a target"
+    check_record(record, "loss", ("value", "slope", "curvature"), of_both)
     # A loss that is derived from one of another kind has its own fold.
     if "fold" not in vars(record):
         of_classes = is_of_classes(getattr(record, "link", Loss.link))
         setattr(record, "fold", _label if of_classes else Loss.fold)  # noqa: B010
-    for name, default in defaults.items():
-        if not hasattr(record, name):
+    return with_defaults(record, Loss)
+
+
+def check_record(record: type, key: str, needed: Sequence[str], of: str) -> None:
+    """Raise a ConfigError, which begins with a key, if a record lacks methods."""
+    lacking = [name for name in needed if not callable(getattr(record, name, None))]
+    if lacking or not (isinstance(record, type) and hasattr(record, "_field_defaults")):
+        what = f"it lacks {' and '.join(lacking)}" if lacking else "it is none"
+        methods = f"{', '.join(needed[:-1])} and {needed[-1]}"
+        raise ConfigError(
+            f"{key}: wanted a NamedTuple with the methods {methods} {of}, and "
+            f"{getattr(record, '__name__', record)!s} is not that: {what}"
+        )
+
+
+def with_defaults(record: type, base: type) -> type:
+    """Give a record the methods and attributes of a class that it lacks."""
+    for name, default in vars(base).items():
+        if not name.startswith("_") and not hasattr(record, name):
             setattr(record, name, default)
     return record
 

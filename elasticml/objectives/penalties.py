@@ -1,72 +1,170 @@
-"""Penalties on the model; the driver adds them once, members never do."""
+"""Functions of one coefficient that make penalties: the absolute value, and users' own.
+
+A separable penalty is ``a1 sum_j p(w_j) + a2/2 |w|^2``. Its function p is a ``NamedTuple`` of its
+parameters. As of losses, its methods are plain functions, which
+:mod:`elasticml.objectives.penalty_kernels` compiles into its loops: this file imports neither
+arrays nor a compiler.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from typing import Any, Final, NamedTuple
 
-import numpy as np
+from elasticml.errors import ConfigError, one_line
+from elasticml.objectives.losses import Loss, check_record, with_defaults
 
-from elasticml.arrays import F64
+#: Names of methods of losses and of :class:`elasticml.objectives.penalty_kernels.Penalty`, which a
+#: function must not have: compiled code finds the parameters of a method by its name.
+TAKEN: Final = {name for name in vars(Loss) if not name.startswith("_")} | {
+    *("best", "conjugate_at", "of", "sizes", "times"),
+}
+#: Most halvings for the end of a conjugate's domain.
+_STEPS_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class L2:
-    """``strength / 2 * sum_j w_j^2`` over the first ``n_penalised`` coordinates.
+class Function:
+    """A convex function of one coefficient, at least 0, and 0 at 0.
 
-    The remaining coordinates, if any, are intercepts, which are not penalised.
+    Two methods each defines, the others have defaults. Functions do not inherit from it:
+    :func:`complete` gives them the defaults.
     """
 
-    strength: float
-    n_penalised: int
-    #: One of the first coordinates that is not penalised either.
-    unpenalised: int | None = None
+    def cost(self, w: float) -> float:
+        """Return the function; infinity where coefficients must not be."""
+        raise NotImplementedError
 
-    def coefficients(self, w: F64) -> F64:
-        """Return the model in the units of the penalty; the coordinate ``unpenalised`` is 0."""
-        return self._without(w)
+    def prox(self, v: float, c: float) -> float:
+        """Return the ``w`` that minimises ``1/2 (w - v)^2 + c cost(w)``, for ``c >= 0``."""
+        raise NotImplementedError
 
-    def _without(self, w: F64) -> F64:
-        if self.unpenalised is not None:
-            w = w.copy()
-            w[self.unpenalised] = 0.0
-        return w
+    def minimiser(self, t: float, h: float, c: float) -> float:
+        """Return the ``w`` that minimises ``h/2 w^2 - t w + c cost(w)``, for ``h > 0``.
 
-    def _penalised(self, w: F64) -> F64:
-        return self._without(w[: self.n_penalised])
+        By default by ``prox``.
+        """
+        return self.prox(t / h, c / h)
 
-    def value(self, w: F64) -> float:
-        """Return the penalty of ``w``."""
-        p = self._penalised(w)
-        return 0.5 * self.strength * float(p @ p)
+    def conjugate(self, u: float) -> float:
+        """Return ``sup_w (u w - cost(w))``, infinity outside its domain.
 
-    def value_along(self, w: F64, direction: F64, steps: F64) -> F64:
-        """Return the penalty of ``w + t * direction`` for each step t; new, shape (J,)."""
-        p, d = self._penalised(w), self._penalised(direction)
-        ww, wd, dd = float(p @ p), float(p @ d), float(d @ d)
-        return 0.5 * self.strength * (ww + steps * (2.0 * wd + steps * dd))
+        By default infinity: the penalty has no certificate.
+        """
+        return math.inf
 
-    def slope_along(self, w: F64, direction: F64, steps: F64) -> F64:
-        """Return the derivative of :meth:`value_along` with respect to t; new, shape (J,)."""
-        p, d = self._penalised(w), self._penalised(direction)
-        return self.strength * (float(p @ d) + steps * float(d @ d))
+    def nearest(self, u: float) -> float:
+        """Return the number nearest to ``u`` in the domain of the conjugate.
 
-    def gradient(self, w: F64) -> F64:
-        """Return ``strength * w``, zero at the intercept; new, shape of ``w``."""
-        out = self.strength * w
-        out[self.n_penalised :] = 0.0
-        if self.unpenalised is not None:
-            out[self.unpenalised] = 0.0
-        return out
+        By default by halving an interval that begins at 0.
+        """
+        if self.conjugate(u) < math.inf:
+            return u
+        inside, outside = 0.0, u
+        for _ in range(_STEPS_MAX):
+            middle = 0.5 * (inside + outside)
+            if middle in (inside, outside):
+                break
+            if self.conjugate(middle) < math.inf:
+                inside = middle
+            else:
+                outside = middle
+        return inside
 
-    def by_coefficients(self, gradient: F64) -> F64:
-        """Return a gradient by the coefficients in which the penalty has this strength."""
-        return gradient
 
-    def add_curvature(self, hessian: F64) -> None:
-        """Add the second derivatives, which do not depend on the model, to a matrix."""
-        hessian[np.diag_indices_from(hessian)] += self.gradient(np.ones(len(hessian)))
+def complete(record: type) -> type:
+    """Give a function of a coefficient the methods that it lacks.
 
-    def curvature_along(self, direction: F64) -> float:
-        """Return the second derivative of the penalty along ``direction``."""
-        d = self._penalised(direction)
-        return self.strength * float(d @ d)
+    Raises
+    ------
+    ConfigError
+        When it is no ``NamedTuple``, lacks cost or prox, or has a method with a name in
+        :data:`TAKEN`.
+    """
+    check_record(record, "penalty", ("cost", "prox"), "of a coefficient")
+    taken = [name for name in vars(record) if name in TAKEN and callable(vars(record)[name])]
+    if taken:
+        raise ConfigError(
+            f"penalty: {record.__name__} has a method {taken[0]}, a name that losses or kernels "
+            "use otherwise; rename it"
+        )
+    return with_defaults(record, Function)
+
+
+def has_conjugate(terms: Any) -> bool:
+    """Whether a function has a conjugate, from which a gap is certified."""
+    return type(terms).conjugate is not Function.conjugate
+
+
+#: Points at which a user's function is compared with its conjugate.
+_PROBES: Final = (-3.0, -1.1, -0.4, 0.0, 0.3, 0.9, 2.0)
+#: Error of the two that is rounding.
+_ROUNDING: Final = 1e-9
+
+
+def check(terms: Any) -> None:
+    """Refuse a function that fails, is not 0 at 0, or lies above its conjugate's bound.
+
+    Raises
+    ------
+    ConfigError
+        Naming the method and the point.
+    """
+    name = type(terms).__name__
+    try:
+        _compare(terms, name)
+    except (ArithmeticError, TypeError) as error:
+        raise ConfigError(
+            f"penalty: {name} fails for a coefficient between {_PROBES[0]:g} and {_PROBES[-1]:g}: "
+            f"{one_line(error)}; correct it or its penalty_options"
+        ) from None
+
+
+def _compare(terms: Any, name: str) -> None:
+    least = float(terms.cost(0.0))
+    if least != 0.0:
+        raise ConfigError(
+            f"penalty: {name}.cost(0) is {least:g}, wanted 0, the least cost; subtract it"
+        )
+    if not has_conjugate(terms):
+        return
+    for u in _PROBES:
+        most = max(u * w - float(terms.cost(w)) for w in _PROBES)
+        found = float(terms.conjugate(u))
+        if not found >= most - _ROUNDING:
+            raise ConfigError(
+                f"penalty: {name}.conjugate({u:g}) is {found:g}, wanted at least {most:g}, the "
+                "largest u w - cost(w) that was found; correct it, or leave it out"
+            )
+
+
+class Absolute(NamedTuple):
+    """``|w|``; infinity for negative coefficients if it is ``positive``."""
+
+    positive: bool = False
+
+    def cost(self, w: float) -> float:
+        """See :class:`Function`."""
+        return math.inf if self.positive and w < 0.0 else abs(w)
+
+    def prox(self, v: float, c: float) -> float:
+        """See :class:`Function`."""
+        return self.minimiser(v, 1.0, c)
+
+    def minimiser(self, t: float, h: float, c: float) -> float:
+        """Return it by soft thresholding."""
+        if t > c:
+            return (t - c) / h
+        if t < -c and not self.positive:
+            return (t + c) / h
+        return 0.0
+
+    def conjugate(self, u: float) -> float:
+        """See :class:`Function`."""
+        return 0.0 if self.nearest(u) == u else math.inf
+
+    def nearest(self, u: float) -> float:
+        """See :class:`Function`."""
+        return min(u, 1.0) if self.positive else min(max(u, -1.0), 1.0)
+
+
+complete(Absolute)

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from elasticml.errors import ConfigError, how_to_install, one_line, shown
+from elasticml.objectives import penalties
 from elasticml.objectives.losses import (
     LOSSES,
     PARAMETERS,
@@ -86,6 +87,11 @@ ColumnLoss = Annotated[str, _BY_PATH, _loss_schema(COLUMN_LOSSES)]
 AnyLoss = Annotated[str, _BY_PATH, _loss_schema((*LOSSES, "absolute"))]
 
 
+#: A penalty of a user by its import path; in Python also the class itself.
+OwnPenalty = Annotated[
+    str, _BY_PATH, WithJsonSchema({"type": "string", "pattern": r"^[\w.]+:\w+$"})
+]
+
 #: A column, by its number or name; None for no offset.
 Offset = Annotated[int, Field(ge=0, strict=True)] | str | None
 #: The name of settings that were resolved into others.
@@ -112,12 +118,19 @@ def loss_terms(loss: str, parameters: Mapping[str, float] = {}) -> Any:
     """
     if loss in LOSSES:
         return with_parameters(LOSSES[loss], parameters)
-    record = imported("loss", loss)
+    return _own_record("loss", loss, parameters, complete)
+
+
+def _own_record(
+    key: str, path: str, parameters: Mapping[str, float], complete: Callable[[type], Any]
+) -> Any:
+    """Return a user's loss or penalty, which ``complete`` gives what it lacks."""
+    record = imported(key, path)
     try:
         return complete(record)(**{key: float(value) for key, value in parameters.items()})
     except TypeError as error:
         raise ConfigError(
-            f"loss_options: {shown(loss)} does not take them: {one_line(error)}"
+            f"{key}_options: {shown(path)} does not take them: {one_line(error)}"
         ) from None
 
 
@@ -688,6 +701,10 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
         return _section(self.name, {**values, "local_epochs": self.epochs, **self._own_link()})
 
 
+#: Settings of the built-in penalty that another one replaces.
+_OF_L1 = ("l1", "positive")
+
+
 class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     """Train a sparse linear model, such as the lasso, on data that are divided by columns.
 
@@ -719,6 +736,10 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     intercept: bool = True
     #: Nonnegative coefficients; squared loss only.
     positive: bool = False
+    #: Penalty in the place of ``l1 |w|_1``: the import path of your own.
+    penalty: OwnPenalty | None = None
+    #: Parameters of a penalty of your own, by name; others have their defaults.
+    penalty_options: dict[str, float] | None = None
     #: Weight of each label, or "balanced".
     class_weight: ClassWeight = None
     #: Passes of a member over its columns per round; may be a fraction.
@@ -742,8 +763,7 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
         self._check_loss(COLUMN_LOSSES)
         if not self.terms.is_smooth():
             raise ValueError(f"loss: {self.loss} has a kink, wanted a smooth one")
-        if self.l1 == 0.0 and self.l2 == 0.0:
-            raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
+        self._check_penalty()
         if self.offset is not None:
             raise ValueError(
                 "offset: got one, wanted none: no member has whole rows; for loss: squared fit the "
@@ -753,6 +773,53 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
             raise ValueError(f"positive: needs loss: squared, not {self.loss}")
         _check_class_weight(self.class_weight, self)
 
+    def _check_penalty(self) -> None:
+        if self.penalty is None:
+            if self.penalty_options:
+                raise ValueError("penalty_options: belongs to a penalty of your own; give penalty")
+            if self.l1 == 0.0 and self.l2 == 0.0:
+                raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
+            return
+        if not _is_import_path(self.penalty):
+            raise ValueError(
+                f"penalty: got {shown(self.penalty)}, wanted the import path of your own, such as "
+                "my_module:NAME; for the lasso and the elastic net set l1 and l2"
+            )
+        for key in _OF_L1:
+            if key in self.model_fields_set:
+                raise ValueError(
+                    f"{key}: got {getattr(self, key)}, wanted none with a penalty of your own, "
+                    "which is in the place of L1; leave it out"
+                )
+        penalties.check(self.penalty_terms)
+
+    @property
+    def penalty_terms(self) -> Any:
+        """The penalty of one coefficient, see :mod:`elasticml.objectives.penalties`."""
+        if self.penalty is None:
+            return penalties.Absolute(self.positive)
+        return _own_record("penalty", self.penalty, self.penalty_options or {}, penalties.complete)
+
+    @property
+    def penalty_weight(self) -> float:
+        """The factor of it."""
+        return self.l1 if self.penalty is None else 1.0
+
+    @property
+    def certifies_gap(self) -> bool:
+        """Whether the penalty has a conjugate."""
+        return penalties.has_conjugate(self.penalty_terms)
+
+    @property
+    def screens(self) -> bool:
+        """Whether columns may be screened: that is known of L1 alone."""
+        return self.screen and self.penalty is None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether columns may be gathered: the driver solves for built-in problems alone."""
+        return self.gather and self.penalty is None and not self.has_own_loss
+
     @property
     def given_gap_every(self) -> int | None:
         """Rounds between certificates; None for "auto", which follows from the time they take."""
@@ -760,7 +827,9 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
 
     def section(self) -> dict[str, Any]:
         """Return the settings as the ``algorithm`` section of a job record."""
-        return _section(self.name, {**self.model_dump(exclude_none=True), **self._own_link()})
+        idle = None if self.penalty is None else set(_OF_L1)
+        values = self.model_dump(exclude_none=True, exclude=idle)
+        return _section(self.name, {**values, **self._own_link()})
 
 
 class LocalSGD(_Seeded):
@@ -1044,7 +1113,7 @@ def record_section(
 
 def certifies_gap(algorithm: AnyAlgorithm) -> bool:
     """Whether the algorithm certifies a duality gap; a user-defined one may."""
-    if isinstance(algorithm, BatchGradient):
+    if isinstance(algorithm, BatchGradient | PrimalCoCoA):
         return algorithm.certifies_gap
     return not isinstance(algorithm, AsyncSGD | LocalSGD)
 
@@ -1141,11 +1210,13 @@ class Linear(SettingsModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_l1(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and "l1" in values:
+    def _refuse_penalties(cls, values: Any) -> Any:
+        given = [k for k in ("l1", "penalty") if isinstance(values, Mapping) and k in values]
+        if given:
             raise ConfigError(
-                "linear: got l1, wanted an L2 penalty alone: for L1 use em.Lasso or em.ElasticNet "
-                "on arrays, or algorithm primal_cocoa (em.PrimalCoCoA) on data by columns"
+                f"linear: got {given[0]}, wanted an L2 penalty alone: for L1 use em.Lasso or "
+                "em.ElasticNet on arrays, for it and penalties of your own algorithm primal_cocoa "
+                "(em.PrimalCoCoA) on data by columns"
             )
         return values
 

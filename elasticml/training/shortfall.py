@@ -70,10 +70,18 @@ def _distance(record: JobRecord, rows: Sequence[Mapping[str, Any]]) -> str:
     kind: type[CoCoA] | type[PrimalCoCoA] = PrimalCoCoA
     if record.algorithm_name == CoCoA.name:
         kind = CoCoA
+    if _lacks_conjugate(record):
+        return f"no gap is certified, because penalty {section['penalty']} has no method conjugate,"
     if objective is None:
         return f"the gap is {_number(gap)}, and the objective is not known,"
     wanted = settings_from_section(kind, section).gap_to_reach(objective)
     return f"the gap is {_number(gap)}, wanted {wanted:.3g},"
+
+
+def _lacks_conjugate(record: JobRecord) -> bool:
+    if record.algorithm_name != PrimalCoCoA.name:
+        return False
+    return not settings_from_section(PrimalCoCoA, record.algorithm).certifies_gap
 
 
 def _number(value: float | None, digits: int = 3) -> str:
@@ -91,6 +99,8 @@ def _remedies(record: JobRecord, reason: str) -> str:
         ways.append(f"allow more rounds (stop: {{rounds: {_LONGER * stop.rounds}}})")
     elif stop.seconds is not None and reason == f"{stop.seconds:g} seconds":
         ways.append(f"allow more time (stop: {{seconds: {_LONGER * stop.seconds:g}}})")
+    elif _lacks_conjugate(record):
+        ways.append("give it that method")
     else:
         ways.append("accept this model with a larger tolerance")
     return " or ".join(ways)

@@ -1,4 +1,4 @@
-"""Jobs with a user's loss on real processes: their optimum is scipy's, and certified."""
+"""Jobs with a user's loss or penalty on real processes: their optimum is scipy's, and certified."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import yaml
 from distributed import Client
+from sklearn.exceptions import ConvergenceWarning
 
 import elasticml as em
 from tests.log_cosh import LOG_COSH, LogCosh
+from tests.own_penalties import BY_NUMPY, ROUNDED, Silent
 from tests.reference import Reference
 from tests.run_command import end_run, start_run
 
@@ -85,3 +87,22 @@ def test_a_loss_by_its_path_or_class_is_certified(client: Client, loss, by: str)
     np.testing.assert_array_equal(
         result.model.predict(X[:3]), result.model.decision_function(X[:3])
     )
+
+
+def test_a_job_with_a_penalty_survives_a_killed_worker_and_says_if_it_has_no_gap() -> None:
+    X, y = drawn()
+    data = em.from_arrays(X, y, by="columns")
+    faults = [{"round": 2, "lose": 1, "how": "kill"}, {"round": 5, "return": 1}]
+    with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        algorithm = em.PrimalCoCoA(penalty=ROUNDED, tolerance=1e-10)
+        result = em.Job(algorithm, data, faults=faults).run(client)
+        with pytest.warns(ConvergenceWarning, match="Silent has no method conjugate"):
+            silent = em.Job(em.PrimalCoCoA(penalty=Silent), data).run(client)
+    given = {"X": X, "y": y, "loss": "squared", "has_intercept": True}
+    least = Reference(**given, penalty=BY_NUMPY[ROUNDED]).least
+    assert (result.summary["lost"], result.summary["converged"]) == (1, True)
+    assert result.summary["objective"] == pytest.approx(least, rel=1e-8)
+    assert 0.0 <= result.summary["gap"] <= 1e-10
+    least = Reference(**given, penalty=BY_NUMPY["tests.own_penalties:Silent"]).least
+    assert silent.summary["objective"] == pytest.approx(least, rel=1e-8)
+    assert (silent.summary["gap"], silent.summary["converged"]) == (None, False)

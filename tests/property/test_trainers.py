@@ -19,6 +19,7 @@ from elasticml.errors import ConfigError
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.multiclass import OneAgainstRest, Softmax
 from tests.log_cosh import LOG_COSH
+from tests.own_penalties import BY_NUMPY, ROUNDED
 from tests.property.schedules import Schedule, moves, schedules
 from tests.reference import Reference, error_by_columns, error_by_rows, split_columns
 from tests.serial_world import ExchangeRecord, Return, Run, Vanish, World, split_rows
@@ -135,14 +136,18 @@ def dual_problem(loss: str, *, intercept: bool) -> Problem:
     )
 
 
-def column_problem(loss: str, l1: float, l2: float, *, intercept: bool) -> Problem:
-    """Make a problem of columns."""
+def column_problem(
+    loss: str, l1: float, l2: float, *, intercept: bool, penalty: str | None = None
+) -> Problem:
+    """Make a problem of columns, with L1 or with the penalty of a user."""
     y = np.where(np.median(TARGETS) < TARGETS, 1.0, -1.0) if loss == "logistic" else TARGETS
-    made = Reference(X=WIDE, y=y, loss=loss, weights=S[:30], l1=l1, l2=l2, has_intercept=intercept)
-    penalty = {"l1": l1, "l2": l2, "intercept": intercept}
+    given = {"weights": S[:30], "l1": l1, "l2": l2, "has_intercept": intercept}
+    own = None if penalty is None else BY_NUMPY[penalty]
+    made = Reference(X=WIDE, y=y, loss=loss, penalty=own, **given)
+    l1_or_own = {"l1": l1} if penalty is None else {"penalty": penalty}
     return Problem(
         algorithm="primal_cocoa",
-        settings={"loss": loss, **penalty, "tolerance": 1e-8},
+        settings={"loss": loss, **l1_or_own, "l2": l2, "intercept": intercept, "tolerance": 1e-8},
         parts=split_columns(WIDE, y, S[:30], MEMBERS),
         value=made.of_arrays,
         least=made.least,
@@ -211,6 +216,7 @@ PROBLEMS = {
     "elastic net": column_problem("squared", 0.05, 0.1, intercept=False),
     "sparse logistic": column_problem("logistic", 0.02, 0.0, intercept=True),
     "own loss by columns": column_problem(LOG_COSH, 0.02, 0.01, intercept=True),
+    "own penalty": column_problem("squared", 0.0, 0.01, intercept=True, penalty=ROUNDED),
     "gradient descent": gradient_problem("sorted", optimizer="gd"),
     "constant steps": gradient_problem("random", optimizer="gd", step="constant", step_size=0.3),
     "lbfgs": gradient_problem("random", optimizer="lbfgs"),

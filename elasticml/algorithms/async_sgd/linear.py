@@ -25,7 +25,7 @@ from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.products import make_forward
 from elasticml.errors import ConfigError
 from elasticml.objectives.loss_kernels import MarginLoss
-from elasticml.objectives.penalties import L2
+from elasticml.objectives.penalty_kernels import L2
 
 # Products with the rows of a mini-batch: ``X w`` and ``X.T c``.
 

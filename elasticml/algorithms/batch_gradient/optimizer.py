@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated
 from elasticml.arrays import F64
-from elasticml.objectives.penalties import L2
+from elasticml.objectives.penalty_kernels import L2
 
 #: The set of examples in the sums has changed: evaluate the same point again, and ask again.
 Reevaluate = Literal["again"]

@@ -13,7 +13,7 @@ from typing import Final
 from elasticml.algorithms.batch_gradient.elastic_gradient import ElasticGradient, Evaluated, Point
 from elasticml.algorithms.batch_gradient.line_search import HIDDEN
 from elasticml.algorithms.batch_gradient.stand_ins import Interval, gap_bound
-from elasticml.objectives.penalties import L2
+from elasticml.objectives.penalty_kernels import L2
 
 # The certified error of the estimated objective, and its history columns.
 

@@ -61,7 +61,7 @@ from elasticml.algorithms.targets import (
 from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
 from elasticml.errors import JobFailedError
-from elasticml.objectives.penalties import L2
+from elasticml.objectives.penalty_kernels import L2
 from elasticml.specification.algorithms import BatchGradient, absent_rule, settings_from_section
 
 #: Rounds after which cached margins are recomputed, so that rounding errors do not accumulate.

@@ -55,13 +55,14 @@ every exchange that centres.
     Returned: ``norms`` (d,), squared, and ``means`` (d,), zeros if nothing is centred.
 ``pass``
     Broadcast: ``residual`` (n,), minus the slope of the loss, its ``curvature`` (n,) unless that is
-    one everywhere, and the penalties ``a1``, ``a2`` of the sum over examples. Every member descends
-    on ``sigma'/2 dw.A'HA dw - residual.A dw`` plus its coefficients' penalty, with the curvatures
-    H, columns A centred by them with ``centred``, and sigma' the larger of 1 and ``damping`` times
-    the number of members. With ``radius`` above 0 a column is screened, that is left out for good,
-    if its distance from its constraint at the last certificate's residual, times ``share``, is
-    more than the radius allows at the loss's ``smoothness``. Returned: ``dv`` (n,), the change
-    ``A dw``; ``l1`` (2,), ``|w|_1`` and its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``;
+    one everywhere, and the ``weight`` S of all examples. Every member descends on
+    ``sigma'/2 dw.A'HA dw - residual.A dw`` plus S times its coefficients' penalty, with the
+    curvatures H, columns A centred by them with ``centred``, and sigma' the larger of 1 and
+    ``damping`` times the number of members. With ``radius`` above 0 a column is screened, that is
+    left out for good, if its distance from its constraint at the last certificate's residual, times
+    ``share``, is more than the radius allows at the loss's ``smoothness``. Returned: ``dv`` (n,),
+    the change ``A dw``; ``sizes`` (2,), the sum of ``p(w_j)``, see
+    :mod:`elasticml.objectives.penalties`, and its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``;
     ``visited`` (), visited columns; ``alive`` (), columns not screened; ``partitions`` (), members;
     ``unset`` (), columns that could not take part because their chunk's serial is not ``settle``.
 ``certify``

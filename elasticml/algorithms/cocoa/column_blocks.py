@@ -15,11 +15,12 @@ from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
 from elasticml.algorithms.linear import coordinate_descent_kernels
 from elasticml.algorithms.linear.column_matrix import FLAT
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import loss_named
+from elasticml.objectives.penalty_kernels import Penalty, make_penalty
+from elasticml.specification.algorithms import PrimalCoCoA
 
 #: The coefficients in a chunk's state. Here and below, rows that are not columns have 0.
 COEFS: Final = Coordinates("coef")
@@ -34,6 +35,11 @@ MEANS: Final = "means"
 SLOPES: Final = "slopes"
 #: uint8 (n_rows,): 0 where screening has excluded the column from every solution.
 ALIVE: Final = "alive"
+
+
+def mean_penalty(settings: PrimalCoCoA) -> Penalty:
+    """Return the penalty in the mean form of a job's objective."""
+    return make_penalty(settings.penalty_weight, settings.l2, settings.penalty_terms)
 
 
 def begin(chunk: Chunk, norms: F64, means: F64) -> None:

@@ -1,7 +1,8 @@
 """The problem of columns on the driver: slopes, curvatures, objective, line search, lower bounds.
 
-``f(z) + a1 |w|_1 + a2/2 |w|^2`` with the margins ``z = X w + b``, b free or absent, in units of the
-sum over examples: the mean form of jobs is this divided by the sum S of the weights. Members'
+``f(z) + a1 sum_j p(w_j) + a2/2 |w|^2`` with the margins ``z = X w + b``, b free or absent, and the
+function p of :class:`.Penalty`, by default the absolute value, in units of the sum over examples:
+the mean form of jobs is this divided by the sum S of the weights. Members'
 columns are multiplied by the square roots of the sample weights; so are the margins z and residuals
 r here, unless stated otherwise.
 
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.cocoa.trainer import Step
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import (
     Dual,
     dual_point,
@@ -33,6 +33,7 @@ from elasticml.arrays import F64
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.links import check_targets
 from elasticml.objectives.loss_kernels import MarginLoss
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: Best step length from which the full step is taken, with more than four fifths of the gain: the
 #: members' zeros then stay zeros.
@@ -69,13 +70,12 @@ class MarginProblem:
         labels: F64,
         root: F64 | None,
         loss: MarginLoss,
+        penalty: Penalty,
         *,
         class_weight: ClassWeight,
-        l1: float,
-        l2: float,
         intercept: bool,
     ) -> MarginProblem:
-        """Make the problem from raw labels (n,).
+        """Make the problem from raw labels (n,) and the penalty of the mean.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class MarginProblem:
             has_intercept=intercept,
             total=total,
             smoothness=loss.smoothness * (1.0 if each is None else float(each.max())),
-            penalty=Penalty(a1=l1 * total, a2=l2 * total),
+            penalty=penalty.times(total),
         )
 
     @property
@@ -195,7 +195,7 @@ class MarginProblem:
         penalty : LineModel
             The penalty's decrease along the step, bounded from below.
         size : float
-            The L1 norm of the coefficients, times ``a1``.
+            The part of the penalty that is not a square.
         """
         plain, along = self._plain(z), self._plain(dz)
         slopes = np.empty(z.size)
@@ -250,10 +250,8 @@ class SquaredProblem:
     classes: F64 | None = None
 
     @staticmethod
-    def of(
-        y: F64, root: F64 | None, *, l1: float, l2: float, centred: bool, positive: bool
-    ) -> SquaredProblem:
-        """Make the problem from raw targets (n,)."""
+    def of(y: F64, root: F64 | None, penalty: Penalty, *, centred: bool) -> SquaredProblem:
+        """Make the problem from raw targets (n,) and the penalty of the mean."""
         y = y if root is None else y * root
         total = float(y.size if root is None else root @ root)
         mean = 0.0
@@ -265,7 +263,7 @@ class SquaredProblem:
             y_mean=mean,
             root=root,
             total=total,
-            penalty=Penalty(a1=l1 * total, a2=l2 * total, positive=positive),
+            penalty=penalty.times(total),
         )
 
     @property

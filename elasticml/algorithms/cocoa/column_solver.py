@@ -18,11 +18,11 @@ from elasticml.algorithms.cocoa.column_blocks import (
     SLOPES,
     ColumnBlock,
     DiagonalHessian,
+    mean_penalty,
     measure,
 )
 from elasticml.algorithms.cocoa.coordinates import Settling
 from elasticml.algorithms.cocoa.local_descent import LocalDescent
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.parallel import runs
 from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
@@ -31,6 +31,7 @@ from elasticml.data.chunks.products import make_adjoint
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
+from elasticml.objectives.penalty_kernels import Penalty
 from elasticml.specification.algorithms import PrimalCoCoA, settings_from_section
 
 
@@ -116,20 +117,17 @@ class PrimalCocoaSolver:
             },
             u=residual / sigma,
             hessian=hessian,
-            penalty=Penalty(
-                a1=float(work.parameters["a1"]) / sigma,
-                a2=float(work.parameters["a2"]) / sigma,
-                positive=self._settings.positive,
-            ),
+            penalty=self._penalty(work, sigma),
         )
         descent.clear_screened()
         seeds = (int(work.parameters["seed"]), int(work.parameters["serial"]))
         descent.run(float(work.parameters["local_epochs"]), np.random.default_rng(seeds))
-        l1, inner = np.zeros(2), np.zeros(2)
+        sizes, inner = np.zeros(2), np.zeros(2)
         for chunk in up_to_date:
             old, new = COEFS.values(chunk), descent.coefs[chunk.id]
             step = new - old
-            l1 += (float(np.abs(old).sum()), float((np.abs(new) - np.abs(old)).sum()))
+            before, after = (descent.penalty.sizes(w) for w in (old, new))
+            sizes += (float(before.sum()), float((after - before).sum()))
             inner += (float(old @ step), float(step @ step))
             COEFS.write(chunk, old, exchange.serial, step)
         columns = sum(block.features.size for block in descent.blocks)
@@ -137,13 +135,17 @@ class PrimalCocoaSolver:
         unset = sum(block.features.size for block in self._blocks.values()) - columns
         return {
             "dv": self._moved(descent, residual / sigma),
-            "l1": l1,
+            "sizes": sizes,
             "inner": inner,
             "visited": np.array(float(descent.visited)),
             "alive": np.array(float(alive)),
             "partitions": np.array(1.0 if columns else 0.0),
             "unset": np.array(float(unset)),
         }
+
+    def _penalty(self, work: Work, parts: float = 1.0) -> Penalty:
+        """Return the penalty of the sum over examples, divided into parts."""
+        return mean_penalty(self._settings).times(float(work.parameters["weight"]), parts)
 
     def _moved(self, descent: LocalDescent, first: F64) -> F64:
         """Return the change of the predictions since the slope was ``first``, (n,)."""
@@ -166,13 +168,14 @@ class PrimalCocoaSolver:
         Source: Ndiaye et al. (2017), gap-safe spheres: the dual is strongly concave, with constant
         1 over the largest curvature of the loss.
         """
-        state, a2 = chunk.state, float(work.parameters["a2"])
+        state, penalty = chunk.state, self._penalty(work)
+        a2 = penalty.a2
         correlations = float(work.parameters["share"]) * (state[SLOPES] - a2 * COEFS.values(chunk))
         if not self._settings.positive:
             correlations = np.abs(correlations)
         smoothness = float(work.parameters["smoothness"])
         reach = float(work.parameters["radius"]) * np.sqrt(smoothness * state[NORMS] + a2)
-        may = float(work.parameters["a1"]) - correlations <= reach
+        may = penalty.a1 - correlations <= reach
         alive = (state[ALIVE] != 0) & may
         if np.count_nonzero(alive) < np.count_nonzero(state[ALIVE]):
             column_blocks.note(chunk, **{ALIVE: alive.astype(np.uint8)})

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume, Trainer
 from elasticml.algorithms.cocoa import cocoa_exchanges
+from elasticml.algorithms.cocoa.column_blocks import mean_penalty
 from elasticml.algorithms.cocoa.column_problem import MarginProblem, Problem, SquaredProblem
 from elasticml.algorithms.cocoa.column_solver import radius_of
 from elasticml.algorithms.cocoa.damping import Aggregation
@@ -148,8 +149,10 @@ def _train(
 ) -> Trainer:
     problem, summary = yield from collect_problem(settings, facts, initial)
     coef = np.array(initial.get("coef", np.zeros(summary.d)))
-    if settings.positive:
-        coef = np.maximum(coef, 0.0)
+    if coef.any():
+        # Zero is allowed everywhere.
+        cost = settings.penalty_terms.cost
+        coef = np.array([w if cost(w) < math.inf else 0.0 for w in coef.tolist()])
     cocoa = Cocoa(
         settings=settings,
         orientation=Columns(
@@ -251,34 +254,27 @@ def problem_of(settings: PrimalCoCoA, arrays: Arrays) -> Problem:
         )
     y, root = np.array(arrays["target"]), np.array(arrays["root"]) if counts[2] else None
     if settings.loss == "squared":
-        return SquaredProblem.of(
-            y,
-            root,
-            l1=settings.l1,
-            l2=settings.l2,
-            centred=settings.intercept,
-            positive=settings.positive,
-        )
+        return SquaredProblem.of(y, root, mean_penalty(settings), centred=settings.intercept)
     return MarginProblem.of(
         y,
         root,
         MarginLoss(settings.loss, settings.terms),
+        mean_penalty(settings),
         class_weight=settings.class_weight,
-        l1=settings.l1,
-        l2=settings.l2,
         intercept=settings.intercept,
     )
 
 
-def check_finite(certificate: Certificate) -> Certificate:
+def check_finite(certificate: Certificate, settings: PrimalCoCoA) -> Certificate:
     """Return the certificate if its objectives are finite.
 
     Raises
     ------
     DataError
-        When an objective is not finite.
+        When an objective is not finite that the settings have.
     """
-    if not (math.isfinite(certificate.primal) and math.isfinite(certificate.dual)):
+    has_dual = math.isfinite(certificate.dual) or not settings.certifies_gap
+    if not (math.isfinite(certificate.primal) and has_dual):
         raise DataError(
             f"the objective is {certificate.primal}, its lower bound {certificate.dual}, wanted "
             "finite numbers: targets, features or algorithm.warm_start are too large; scale them"
@@ -360,7 +356,7 @@ class Columns:
             v=np.append(coef, intercept),
         )
         return Certified(
-            certificate=check_finite(certificate),
+            certificate=check_finite(certificate, self.settings),
             drift=float(np.linalg.norm(self.z - former)) / norm if norm else 0.0,
         )
 
@@ -369,7 +365,7 @@ class Columns:
     def ask_pass(self, cocoa: Cocoa) -> Exchange:
         """Send the residual, the curvatures, and the sphere that contains every solution's."""
         problem, sphere = self.problem, {"share": 0.0, "radius": 0.0}
-        screens = self.settings.screen and math.isfinite(problem.smoothness)
+        screens = self.settings.screens and math.isfinite(problem.smoothness)
         if screens and self.dual is not None and cocoa.best is not None:
             gap = cocoa.best.primal * problem.total - self.dual.scaled
             sphere = {"share": self.dual.share, "radius": radius_of(gap)}
@@ -379,10 +375,9 @@ class Columns:
         return Exchange(
             operation=cocoa_exchanges.PASS,
             model={"residual": residual, **curvatures, **problem.roots},
-            returns={"dv": residual.shape, "l1": (2,), "inner": (2,), **counts},
+            returns={"dv": residual.shape, "sizes": (2,), "inner": (2,), **counts},
             parameters={
-                "a1": problem.penalty.a1,
-                "a2": problem.penalty.a2,
+                "weight": problem.total,
                 "smoothness": problem.smoothness,
                 "centred": self.settings.intercept,
                 **sphere,
@@ -392,13 +387,13 @@ class Columns:
     def take(self, cocoa: Cocoa, outcome: Outcome) -> Step:
         """Add the members' changes of the margins, scaled by the line search."""
         arrays, problem = outcome.arrays, self.problem
-        dv, l1, inner = (np.asarray(arrays[name]) for name in ("dv", "l1", "inner"))
-        # The L1 norm is convex: along the step it is at most linear between both ends.
+        dv, sizes, inner = (np.asarray(arrays[name]) for name in ("dv", "sizes", "inner"))
+        # The sizes are convex: along the step they are at most linear between both ends.
         penalty = LineModel(
-            slope=-problem.penalty.a2 * float(inner[0]) - problem.penalty.a1 * float(l1[1]),
+            slope=-problem.penalty.a2 * float(inner[0]) - problem.penalty.a1 * float(sizes[1]),
             curvature=problem.penalty.a2 * float(inner[1]),
         )
-        step = problem.search(self.z, dv, penalty, problem.penalty.a1 * float(l1[0]))
+        step = problem.search(self.z, dv, penalty, problem.penalty.a1 * float(sizes[0]))
         self.z = problem.with_intercept(self.z + step.length * dv)[0]
         self.dual = None
         self.partitions, self.alive = float(arrays["partitions"]), float(arrays["alive"])
@@ -413,8 +408,7 @@ class Columns:
     def _may_gather(self, cocoa: Cocoa) -> bool:
         # A single member with all columns of a lasso needs no help.
         is_alone = self.partitions < (2.0 if self.problem.classes is None else 1.0)
-        may = self.settings.gather and not self.settings.has_own_loss
-        return may and self.is_whole and not (is_alone or cocoa.is_stale)
+        return self.settings.gathers and self.is_whole and not (is_alone or cocoa.is_stale)
 
     def solve_here(self, cocoa: Cocoa) -> Generator[Exchange, Outcome, bool]:
         """Gather the columns of a small model and solve for them; return whether this was done."""

@@ -37,6 +37,7 @@ class Certificate:
     """Primal and dual objective, in the mean form with the penalty."""
 
     primal: float
+    #: Minus infinity if the problem has none: a user's penalty without a conjugate.
     dual: float
     #: Model of the primal objective, in trained coordinates.
     v: F64
@@ -47,6 +48,11 @@ class Certificate:
     def gap(self) -> float:
         """The duality gap; negative rounding errors are set to zero."""
         return max(self.primal - self.dual, 0.0)
+
+    @property
+    def known_gap(self) -> float | None:
+        """The gap as it is reported: None if there is no dual objective."""
+        return self.gap if math.isfinite(self.dual) else None
 
     @property
     def is_at_float64_precision(self) -> bool:
@@ -63,9 +69,9 @@ class Certificate:
             is_bound=lower.is_bound,
         )
 
-    def columns(self) -> Mapping[str, float]:
+    def columns(self) -> Mapping[str, float | None]:
         """Return the history columns."""
-        return {"primal": self.primal, "dual": self.dual}
+        return {"primal": self.primal, "dual": self.dual if math.isfinite(self.dual) else None}
 
 
 def smoothed_model(loss: Loss, v: F64, before: F64 | None) -> F64:
@@ -145,7 +151,9 @@ class GapSchedule:
         """Record a certificate and the best gap so far."""
         if self.passes > self.certified_at and self.expected > 0.0:
             self.ratio = min(max(gap / self.expected, 1.0 / RATIO_MAX), RATIO_MAX)
-        if self.passes > self.certified_at or not self.marks:
+        if math.isinf(gap):
+            pass  # Nothing can be predicted from it.
+        elif self.passes > self.certified_at or not self.marks:
             self.marks = [*self.marks[-1:], (self.passes, gap)]
         else:
             self.marks[-1] = (self.passes, gap)

@@ -26,10 +26,11 @@ import scipy.sparse
 from elasticml.algorithms.cocoa import sweep_kernels
 from elasticml.algorithms.cocoa.column_blocks import ColumnBlock, DiagonalHessian
 from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.arrays import F64, I64
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.ids import ChunkId
+from elasticml.objectives.penalties import Absolute
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: Maximum bytes of the support's columns for which they are copied and a step is made.
 BYTES_MAX: Final = 2**26
@@ -102,7 +103,7 @@ def orthant_step(columns: SupportColumns, w: F64, u: F64, penalty: Penalty) -> t
     u : ndarray (n,)
         The slope.
     """
-    a1, a2, _ = penalty
+    a1, a2 = penalty.a1, penalty.a2
     gradient = a2 * w + a1 * np.sign(w) - columns.products(u)
     direction, done = np.zeros(w.size), 0
     rest, target = -gradient, REST * float(np.linalg.norm(gradient))
@@ -160,7 +161,7 @@ class LocalDescent:
             dead = np.setdiff1d(np.flatnonzero(w), block.alive(), assume_unique=True)
             if dead.size:
                 # An infinite a1 sets every coefficient to zero.
-                self._sweep(block, dead, self.penalty._replace(a1=math.inf))
+                self._sweep(block, dead, Penalty(a1=math.inf, a2=0.0))
 
     def run(self, epochs: float, rng: np.random.Generator) -> None:
         """Run this number of epochs over all columns, each followed by sweeps over the support."""
@@ -190,7 +191,8 @@ class LocalDescent:
         for _ in range(min(SWEEPS, WORK * columns // support)):
             for k in rng.permutation(len(parts)):
                 self._sweep(parts[k][0], parts[k][1], self.penalty)
-        self._step()
+        if isinstance(self.penalty.terms, Absolute):
+            self._step()
 
     def _support(self) -> list[tuple[ColumnBlock, I64]]:
         return [

@@ -16,9 +16,9 @@ import numpy as np
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
 from elasticml.algorithms.cocoa.row_kernels import pointer
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.arrays import F64, I64
 from elasticml.compiled import kernel
+from elasticml.objectives.penalty_kernels import Penalty
 
 NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: Stands for curvatures that are all one.
@@ -92,13 +92,11 @@ def sweep(
         The slope is u plus ``shift`` times ``h_root``.
     """
     place, means, norms, root, h, h_root, total = columns
-    a1, a2, positive = penalty
     like = u[:0]
     for j in features:
         if norms[j] <= 0.0:
             # A column of zeros: only the penalty matters.
-            if a1 > 0.0 or a2 > 0.0:
-                w[j] = 0.0
+            w[j] = 0.0
             continue
         at, count, values_at = row_kernels.locate(
             place[0], j, u.size, place[1], place[2], place[3], like.itemsize
@@ -114,7 +112,7 @@ def sweep(
             along -= means[j] * level
         else:
             along += shift * means[j] * total
-        new = best(along + norms[j] * old, a1, norms[j] + a2, positive)
+        new = penalty.best(along + norms[j] * old, norms[j])
         if new == old:
             continue
         w[j] = new

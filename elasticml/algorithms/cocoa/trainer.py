@@ -256,14 +256,14 @@ class Cocoa:
         return RoundEnd(
             objective=None if reported is None else reported.primal,
             objective_kind="bound" if reported is not None and reported.is_bound else "exact",
-            gap=None if reported is None else reported.gap,
+            gap=None if reported is None else reported.known_gap,
             gap_is_bound=reported is not None and reported.is_bound,
             step=self.gamma_taken,
             stand_ins=orientation.stand_ins,
             extra={
                 "primal": None if start is None else start.primal,
-                "dual": None if start is None else start.dual,
-                "gap_best": None if self.best is None else self.best.gap,
+                "dual": None if start is None else start.columns()["dual"],
+                "gap_best": None if self.best is None else self.best.known_gap,
                 "gamma": self.gamma_taken,
                 "damping": damping,
                 "unset": 0.0 if outcome is None else float(outcome.arrays["unset"]),
@@ -274,7 +274,7 @@ class Cocoa:
             model=model,
             next_model=self._arrays(),
             next_objective=None if after is None or after.is_bound else after.primal,
-            next_gap=None if measured is None else measured.gap,
+            next_gap=None if measured is None else measured.known_gap,
             next_gap_is_bound=measured is not None and measured.is_bound,
             is_long=orientation.solves_here(self),
             resume=self._resume(),
@@ -324,7 +324,8 @@ class Cocoa:
         self.orientation.restore(resume)
         best = values["best"]
         if best is not None:
-            self.best = Certificate(v=np.array(resume.arrays["best_v"]), **best)
+            dual = -math.inf if best["dual"] is None else best["dual"]
+            self.best = Certificate(v=np.array(resume.arrays["best_v"]), **{**best, "dual": dual})
         self.serial, self.resyncs = int(values["serial"]), int(values["resyncs"])
         self.gap_schedule.restore(values["cadence"])
         self._tune({name: values[name] for name in ("damping", "local_epochs")})
@@ -351,6 +352,6 @@ class Cocoa:
             converged=converged,
             reason=reason,
             objective=None if shown is None or is_bound else shown.primal,
-            gap=None if shown is None else shown.gap,
+            gap=None if shown is None else shown.known_gap,
             gap_is_bound=is_bound,
         )

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.algorithms.linear import coordinate_descent_kernels, gram
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, StoredColumns
+from elasticml.algorithms.linear.coordinate_descent_kernels import StoredColumns
 from elasticml.algorithms.linear.gram import CLOSE, moved
 from elasticml.arrays import F64, I32, I64, address
 from elasticml.compiled import kernel
+from elasticml.objectives.penalty_kernels import Penalty
 
 _NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: A column is constant up to rounding if centring leaves less than this share of its squared norm.

@@ -1,7 +1,7 @@
 """Coordinate descent for the elastic net: sweeps over columns, on residuals or on a Gram matrix.
 
-``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. With ``t = x_j.r + |x_j|^2 w_j`` the best value of one
-coordinate is ``sign(t) max(|t| - a1, 0) / (|x_j|^2 + a2)`` (soft thresholding).
+``1/2 |y - X w|^2`` plus a penalty. With ``t = x_j.r + |x_j|^2 w_j`` the best value of one
+coordinate minimises ``|x_j|^2/2 w^2 - t w`` plus its penalty, see :class:`.Penalty`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,7 @@ import numpy as np
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.arrays import F64, I64
 from elasticml.compiled import inlined_kernel, kernel, regrouping_kernel
-
-
-class Penalty(NamedTuple):
-    """``a1 |w|_1 + a2/2 |w|^2``, and whether coefficients must not be negative."""
-
-    a1: float
-    a2: float
-    positive: bool = False
-
-    def of(self, w: F64) -> float:
-        """Return the penalty of some coefficients, (m,)."""
-        return self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
+from elasticml.objectives.penalty_kernels import Penalty
 
 
 class StoredColumns(NamedTuple):
@@ -54,16 +43,6 @@ class GramProblem(NamedTuple):
 
 
 @inlined_kernel
-def best(t: float, a1: float, curvature: float, positive: bool) -> float:
-    """Return the best value of one coordinate by soft thresholding."""
-    if t > a1:
-        return (t - a1) / curvature
-    if t < -a1 and not positive:
-        return (t + a1) / curvature
-    return 0.0
-
-
-@inlined_kernel
 def feasible_share(best: float, a1: float, steepest: float, positive: bool) -> float:
     """Return the feasible scale of a dual point that is nearest to the best one.
 
@@ -88,22 +67,19 @@ def sweep(
         no more than the column's stored values.
     """
     place, grams, means, norms, total = columns
-    a1, a2, positive = penalty
     like = r[:0]
     for j in features:
         if norms[j] <= 0.0:
             # A column of zeros: only the penalty matters.
-            if a1 > 0.0 or a2 > 0.0:
-                w[j] = 0.0
+            w[j] = 0.0
             continue
-        curvature = norms[j] + a2
         at, count, values_at = row_kernels.locate(
             place[0], j, r.size, place[1], place[2], place[3], like.itemsize
         )
         old = w[j]
         along = row_kernels.dot(place[0], at, values_at, count, grams, like, r)
         t = along + shift * means[j] * total + norms[j] * old
-        new = best(t, a1, curvature, positive)
+        new = penalty.best(t, norms[j])
         if new != old:
             w[j] = new
             row_kernels.add(place[0], at, values_at, count, grams, like, old - new, r)
@@ -148,7 +124,6 @@ def descend(
     gap : float
     """
     G, m = gram.G, w.size
-    a1, a2, positive = penalty
     gap = gap_of_products(gram, penalty, w, q)
     done, until = 0, 0
     while gap > gap_wanted and done < sweeps_max:
@@ -161,11 +136,11 @@ def descend(
                 old = w[j]
                 if G[j, j] <= 0.0:
                     # A column of zeros: only the penalty matters.
-                    if old != 0.0 and (a1 > 0.0 or a2 > 0.0):
+                    if old != 0.0:
                         w[j] = 0.0
                         moved = True
                     continue
-                new = best(q[j] + G[j, j] * old, a1, G[j, j] + a2, positive)
+                new = penalty.best(q[j] + G[j, j] * old, G[j, j])
                 if new != old:
                     w[j] = new
                     subtract(G[j], new - old, q)
@@ -188,7 +163,7 @@ def gap_of_products(gram: GramProblem, penalty: Penalty, w: F64, q: F64) -> floa
     ``(|x_j.u| - a1)_+^2 / (2 a2)`` for each column. The smaller gap is returned.
     """
     _, linear, yy = gram
-    a1, a2, positive = penalty
+    a1, a2, positive = penalty.a1, penalty.a2, penalty.terms.positive
     wl, wq, ww, l1, steepest, over = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(w.size):
         wl += w[j] * linear[j]

@@ -4,7 +4,8 @@
 ``u`` (n,) in the domain of the losses' conjugates; with a free b its sum is 0. It bounds the
 minimum in two ways. Rows ``sqrt(a2) I`` appended to X make the penalty an L1 norm alone, whose
 constraints ``|x_j.u - a2 w_j| <= a1`` the point satisfies after scaling. And with ``a2 > 0`` the
-elastic net's own conjugate accepts any point, at a cost for violated constraints.
+elastic net's own conjugate accepts any point, at a cost for violated constraints. A user's function
+p in place of the absolute value has its conjugate in place of the constraints.
 
 Source: Ndiaye, Fercoq, Gramfort and Salmon (2017) for the scaled residual; the bounded support of
 the elastic net's own conjugate is that of Smith, Forte, Ma, Takac, Jordan and Jaggi (2018).
@@ -12,14 +13,17 @@ the elastic net's own conjugate is that of Smith, Forte, Ma, Takac, Jordan and J
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, feasible_share
+from elasticml.algorithms.linear.coordinate_descent_kernels import feasible_share
 from elasticml.arrays import F64
 from elasticml.objectives.loss_kernels import MarginLoss
+from elasticml.objectives.penalties import Absolute, has_conjugate
+from elasticml.objectives.penalty_kernels import Penalty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +35,8 @@ class Dual:
     scaled: float
     #: The scale.
     share: float
-    #: (d,) products of the point, not scaled, with the columns, less ``a2 w``; absolute unless
-    #: coefficients must not be negative.
+    #: (d,) products of the point, not scaled, with the columns, less ``a2 w``; absolute if the
+    #: penalty is the same for both signs of a coefficient, as far as that is known.
     correlations: F64
 
 
@@ -88,7 +92,10 @@ def lower_bound(
     slack : ndarray (d,), optional
         Error of the products to either side.
     """
-    a1, a2, positive = penalty
+    a1, a2, terms = penalty
+    if not isinstance(terms, Absolute):
+        return _bound_by_conjugate(penalty, w, products, minus, slack)
+    positive = terms.positive
     size = np.asarray if positive else np.abs
     correlations = size(products - a2 * w)
     largest = correlations if slack is None else correlations + slack
@@ -100,6 +107,18 @@ def lower_bound(
         over = np.maximum(over - a1, 0.0)
         value = max(scaled, minus(1.0) - 0.5 / a2 * float(over @ over))
     return Dual(value=value, scaled=scaled, share=share, correlations=correlations)
+
+
+def _bound_by_conjugate(
+    penalty: Penalty, w: F64, products: F64, minus: Callable[[float], float], slack: F64 | None
+) -> Dual:
+    """Return the bound of a user's penalty; minus infinity if it has no conjugate."""
+    u = products - penalty.a2 * w
+    if not has_conjugate(penalty.terms):
+        return Dual(value=-math.inf, scaled=-math.inf, share=0.0, correlations=u)
+    share, cost = penalty.conjugate_at(u, slack)
+    value = minus(share) - share * share * 0.5 * penalty.a2 * float(w @ w) - cost
+    return Dual(value=value, scaled=value, share=share, correlations=u)
 
 
 def lower_bound_of_residual(

@@ -12,11 +12,12 @@ from typing import Final
 import numpy as np
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.duality import Dual, lower_bound_of_residual
 from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.working_sets import INNER, SparseFit, solve
 from elasticml.arrays import F64, I64
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: Maximum number of columns in the Gram matrix: 18 MiB. Larger working sets sweep over residuals.
 PRODUCTS_MAX: Final = 1500
@@ -105,7 +106,7 @@ class ElasticNetSolver:
 
     def solve(self, penalty: Penalty, gap: float, sweeps: int) -> SparseFit:
         """Run at most ``sweeps`` sweeps, until the gap is at most ``gap``."""
-        if penalty.positive and self.w.min(initial=0.0) < 0.0:
+        if penalty.terms.positive and self.w.min(initial=0.0) < 0.0:
             # The gap is only defined for a feasible model.
             self.w = np.maximum(self.w, 0.0)
             self._begin()

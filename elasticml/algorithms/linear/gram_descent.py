@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from elasticml.algorithms.linear import coordinate_descent_kernels
-from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.arrays import F64
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: Sweeps between two steps on all non-zero coefficients.
 SWEEPS: Final = 30

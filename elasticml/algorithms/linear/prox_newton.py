@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty, best
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.newton import HIDDEN
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import inlined_kernel, kernel
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: A column at zero is near its threshold if its distance is below this share of the largest
 #: violation seen last.
@@ -192,7 +192,7 @@ def _descend(
     """
     features, indptr, indices, values = columns
     curvature, moments, total = model
-    a1, a2, _ = penalty
+    a1, a2 = penalty.a1, penalty.a2
     m = features.size
     active, n_active = np.arange(m), m
     room, state = math.inf, np.uint64(0x9E3779B97F4A7C15)
@@ -215,7 +215,8 @@ def _descend(
             largest = max(largest, over)
             square = moments[k, 0] + a2
             # A column of zeros: only the penalty matters.
-            new = best(square * old - slope, a1, square, False) if square > 0.0 else 0.0
+            t = square * old - slope
+            new = penalty.terms.minimiser(t, square, a1) if square > 0.0 else 0.0
             if new != old:
                 w[k] = new
                 for p in range(begin, end):

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_columns
-from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.duality import Dual, dual_point, lower_bound
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.gram import CLOSE
@@ -39,6 +39,7 @@ from elasticml.algorithms.linear.working_sets import INNER, SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: Newton steps on a working set before all columns are checked again.
 STEPS: Final = 3

@@ -21,7 +21,7 @@ import scipy.sparse
 from scipy.special import logsumexp, softmax
 
 from elasticml.algorithms.linear.column_matrix import unweighted_columns
-from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.duality import Dual, lower_bound
 from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.prox_newton import line_search
@@ -29,6 +29,7 @@ from elasticml.algorithms.linear.softmax_objective import balanced
 from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: Maximum sweeps for a block's subproblem.
 SWEEPS_MAX: Final = 300

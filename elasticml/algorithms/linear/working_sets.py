@@ -21,10 +21,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.arrays import F64, I64
+from elasticml.objectives.penalty_kernels import Penalty
 
 #: Size of the first working set; later ones have twice as many coordinates as the model.
 FIRST: Final = 50

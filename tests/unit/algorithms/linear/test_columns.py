@@ -12,12 +12,14 @@ from scipy.special import logsumexp
 import elasticml as em
 from elasticml.algorithms.linear import gram
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
-from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, Penalty
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.gram_descent import SWEEPS, descend
 from elasticml.algorithms.linear.prox_newton import SparseColumns, measure, solve_quadratic_model
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 from elasticml.algorithms.parallel import Serial
+from elasticml.objectives.penalties import Absolute
+from elasticml.objectives.penalty_kernels import Penalty
 
 # --- far from zero --------------------------------------------------------------------------------
 
@@ -147,7 +149,7 @@ def test_rounding_is_not_followed_along_flat_directions(positive):
     for rows in orders:
         products = inner_products(A[rows], b[rows])
         w, q = np.zeros(10), products.linear.copy()
-        descend(products, Penalty(a1=0.0, a2=0.0, positive=positive), 0.0, 3000, w, q)
+        descend(products, Penalty(a1=0.0, a2=0.0, terms=Absolute(positive)), 0.0, 3000, w, q)
         results.append(w)
     assert np.abs(results).max() < 10.0
     np.testing.assert_allclose(A @ np.transpose(results), (A @ results[0])[:, None] + np.zeros(4))

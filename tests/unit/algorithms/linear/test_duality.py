@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from elasticml.algorithms.linear.coordinate_descent_kernels import Penalty
 from elasticml.algorithms.linear.duality import lower_bound, lower_bound_of_residual
 from elasticml.objectives.loss_kernels import loss_named
+from elasticml.objectives.penalties import Absolute
+from elasticml.objectives.penalty_kernels import Penalty
 from tests.reference import Reference
 
 RNG = np.random.default_rng(0)
@@ -17,7 +18,7 @@ X = RNG.standard_normal((40, 6))
 Y = X @ [2.0, -1.0, 0.0, 0.0, 0.5, 0.0] + 0.3 * RNG.standard_normal(40)
 LABELS = np.sign(Y)
 PENALTIES = [
-    Penalty(a1=a1, a2=a2, positive=positive)
+    Penalty(a1=a1, a2=a2, terms=Absolute(positive))
     for a1, a2, positive in itertools.product((0.0, 3.0, 40.0), (0.0, 2.0), (False, True))
     if a1 + a2 > 0.0
 ]
@@ -25,7 +26,7 @@ PENALTIES = [
 
 def minimum(loss, penalty):
     """Return the least sum of losses and penalty."""
-    given = {"l1": penalty.a1 / 40, "l2": penalty.a2 / 40, "positive": penalty.positive}
+    given = {"l1": penalty.a1 / 40, "l2": penalty.a2 / 40, "positive": penalty.terms.positive}
     y = Y if loss == "squared" else LABELS
     return 40.0 * Reference(X=X, y=y, loss=loss, **given).least
 
@@ -43,13 +44,13 @@ def test_no_model_is_below_the_bound_of_any_residual_and_no_scale_has_a_better_o
         assert rough.scaled <= exact.scaled + 1e-9
         for share in np.linspace(-1.5, 1.5, 61):
             correlations = share * (X.T @ r - penalty.a2 * w)
-            largest = correlations.max() if penalty.positive else np.abs(correlations).max()
-            if largest <= penalty.a1 and (share >= 0.0 or not penalty.positive):
+            largest = correlations.max() if penalty.terms.positive else np.abs(correlations).max()
+            if largest <= penalty.a1 and (share >= 0.0 or not penalty.terms.positive):
                 square = r @ r + penalty.a2 * w @ w
                 assert share * (r @ Y) - 0.5 * share**2 * square <= exact.scaled + 1e-9
 
 
-@pytest.mark.parametrize("penalty", [p for p in PENALTIES if not p.positive])
+@pytest.mark.parametrize("penalty", [p for p in PENALTIES if not p.terms.positive])
 def test_no_model_is_below_the_bound_of_a_classifiers_dual_variables(penalty):
     loss, least = loss_named("logistic"), minimum("logistic", penalty)
     for spread in (0.0, 0.1, 3.0):
