@@ -190,7 +190,7 @@ _PICTURES: tuple[
 )  # fmt: skip
 
 
-def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
+def write_report(run_dir: str | Path, out: str | Path | None = None, *, png: bool = False) -> Path:
     """Write the report of a run and return the page's path.
 
     Parameters
@@ -198,9 +198,11 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
     run_dir : path
         A directory of ``elasticml run``; the run may be unfinished, interrupted or without rounds.
     out : path, optional
-        The page, by default ``report.html`` in the run directory. The plots ``objective.png``,
-        ``objective-zoom.png``, ``gap.png``, ``gap-time.png``, ``test.png``, ``members.png`` and
-        ``lanes.png`` are written beside it if the run has data for them.
+        The page, by default ``report.html`` in the run directory.
+    png : bool
+        Whether to write ``objective.png``, ``objective-zoom.png``, ``gap.png``, ``gap-time.png``,
+        ``test.png``, ``members.png`` and ``lanes.png`` beside the page, if the run has data for
+        them. That takes as long as the page.
 
     Raises
     ------
@@ -209,7 +211,7 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
     """
     run = read_run(run_dir)
     page = Path(out) if out is not None else run.path / "report.html"
-    pictures = [_pictures(run, page, *section) for section in _PICTURES]
+    pictures = [_pictures(run, page if png else None, *section) for section in _PICTURES]
     started = run.first(JobStarted)
     versions = {} if started is None else started.versions or {}
     job = {} if run.job is None else run.job.json
@@ -245,18 +247,19 @@ class PictureSection:
 
 def _pictures(
     run: RunData,
-    page: Path,
+    page: Path | None,
     heading: str,
     draws: Sequence[Callable[[RunData], Picture | None]],
     missing: str,
 ) -> PictureSection:
-    """Return a section with plots, and write the plots beside the page."""
+    """Return a section with plots, and write the plots beside a page."""
     drawings = []
     for draw in draws:
         picture: Picture | None = styled(draw, run)
         if picture is None:
             continue
-        write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
+        if page is not None:
+            write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
         shown = drawing(picture)
         drawings.append(lanes_zoom(run, shown) if picture.name == "lanes" else shown)
     notes = [missing] if missing and not drawings else []

@@ -25,5 +25,5 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def path(elastic: Path, tmp_path: Path) -> Path:
     """A copy of the elastic run, to be changed."""
-    shutil.copytree(elastic, tmp_path / "r", ignore=shutil.ignore_patterns("*.png", "*.html"))
+    shutil.copytree(elastic, tmp_path / "r", ignore=shutil.ignore_patterns("*.html"))
     return tmp_path / "r"
