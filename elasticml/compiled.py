@@ -277,7 +277,9 @@ _REPLACED: Final[set[Any]] = set()
 
 
 def _methods(record: type) -> Iterator[tuple[str, FunctionType]]:
-    for name, method in vars(record).items():
+    # With those of a record from which it is derived.
+    for name in dir(record):
+        method = getattr(record, name)
         if isinstance(method, FunctionType) and not name.startswith("_"):
             yield name, method
 

@@ -36,7 +36,13 @@ def report(
     from elasticml.report.overlay_page import write_overlay
     from elasticml.report.run_page import write_report
 
-    if len(runs) == 1 and not labels:
+    is_one = len(runs) == 1 and not labels
+    if png and not is_one:
+        raise click.UsageError(
+            "--png: got several runs or labels, wanted one run; leave --png out: a comparison has "
+            "overlay.png beside its page"
+        )
+    if is_one:
         page = write_report(runs[0], out, png=png)
     else:
         page = write_overlay(runs, labels or None, out or Path("overlay.html"))

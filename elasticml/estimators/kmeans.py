@@ -281,8 +281,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
             return lazily(self, "transform", X, self.cluster_centers_.dtype, len(self._centres()))
         from sklearn.metrics.pairwise import euclidean_distances
 
-        # Repeated entries of sparse rows are added up; scikit-learn squares each.
-        X = Rows(self._rows_of(X), None).matrix
+        X = self._rows_of(X)
+        if scipy.sparse.issparse(X) and not X.has_canonical_format:
+            # Repeated entries are added up; scikit-learn squares each.
+            X = X.copy()
+            X.sum_duplicates()
         distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
         return distances
 

@@ -502,7 +502,7 @@ class JobSpec(SettingsModel):
     warm_start : model, mapping or path, optional
         Initial model for both CoCoAs, asynchronous and local SGD: ``result.model``, a mapping of
         arrays such as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a
-        run directory or its ``model.npz``.
+        run directory or its ``model.npz``, which may be at a URL.
     members : Members or mapping, optional
         ``start``: members before round 0, by default as many as the cluster has workers.
     evaluate : Evaluate, mapping, None or False
@@ -813,7 +813,7 @@ def _file(path: object, folder: Path, key: str) -> str | None:
     """Resolve the path of a local file."""
     if path is None or isinstance(path, str):
         return None if path is None else absolute_path(path, key, folder)
-    raise ConfigError(f"{key}: got {shown(path)}, wanted the path of a model.npz")
+    raise ConfigError(f"{key}: got {shown(path)}, wanted the path or URL of a model.npz")
 
 
 def _cluster(section: Any, members: Members, folder: Path) -> Cluster:

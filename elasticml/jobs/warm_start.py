@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WarmStart: TypeAlias = "Model | Mapping[str, Any] | str | Path"
 _WANTED = (
     "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts; of a "
-    "network: its arrays by name), or the path of a model.npz"
+    "network: its arrays by name), or the path or URL of a model.npz"
 )
 
 
@@ -92,4 +92,4 @@ def _arrays(initial: WarmStart) -> Mapping[str, Any]:
     try:
         return read_arrays(model_file(initial))
     except (ConfigError, DataError) as error:
-        raise ConfigError(f"warm_start: {error.message}; {_WANTED}") from None
+        raise ConfigError(f"warm_start: {error.message}") from None

@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.storage.filesystem import join, local_path, read_bytes
+from elasticml.data.storage.filesystem import local_path, read_bytes
 from elasticml.data.storage.untrusted_files import check_regular, read_npz_arrays
 from elasticml.errors import ConfigError, DataError
 from elasticml.ids import VERSION
@@ -82,7 +82,7 @@ def model_file(path: str | Path) -> str:
     """Return the model's file of a path or URL, which may be the directory of a run."""
     name = os.fspath(path)
     local = local_path(name)
-    return name if local is None or not local.is_dir() else join(name, "model.npz")
+    return name if local is None or not local.is_dir() else str(local / "model.npz")
 
 
 def read_arrays(name: str) -> dict[str, NDArray[Any]]:

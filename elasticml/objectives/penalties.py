@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final, NamedTuple
 
-from elasticml.errors import ConfigError, one_line
+from elasticml.errors import ConfigError, ElasticmlError, one_line
 from elasticml.objectives.losses import Loss, check_record, with_defaults
 
 #: Names of methods of losses and of :class:`elasticml.objectives.penalty_kernels.Penalty`, which a
@@ -95,14 +95,19 @@ def has_conjugate(terms: Any) -> bool:
     return type(terms).conjugate is not Function.conjugate
 
 
-#: Points at which a user's function is compared with its conjugate.
+#: Points at which the methods of a user's function are compared.
 _PROBES: Final = (-3.0, -1.1, -0.4, 0.0, 0.3, 0.9, 2.0)
-#: Error of the two that is rounding.
+#: Factors of the function in its steps, the curvature of a step, and shares of the way from where
+#: it ends to the points above: there a wrong step has something better.
+_FACTORS: Final = (0.1, 1.0)
+_CURVATURE: Final = 2.0
+_SHARES: Final = (1e-2, 0.1, 1.0)
+#: Relative error that is rounding.
 _ROUNDING: Final = 1e-9
 
 
 def check(terms: Any) -> None:
-    """Refuse a function that fails, is not 0 at 0, or lies above its conjugate's bound.
+    """Refuse a function that fails, or whose methods contradict each other.
 
     Raises
     ------
@@ -112,7 +117,9 @@ def check(terms: Any) -> None:
     name = type(terms).__name__
     try:
         _compare(terms, name)
-    except (ArithmeticError, TypeError) as error:
+    except ElasticmlError:
+        raise
+    except Exception as error:
         raise ConfigError(
             f"penalty: {name} fails for a coefficient between {_PROBES[0]:g} and {_PROBES[-1]:g}: "
             f"{one_line(error)}; correct it or its penalty_options"
@@ -125,16 +132,41 @@ def _compare(terms: Any, name: str) -> None:
         raise ConfigError(
             f"penalty: {name}.cost(0) is {least:g}, wanted 0, the least cost; subtract it"
         )
+    costs = {w: float(terms.cost(w)) for w in _PROBES}
+    for w, cost in costs.items():
+        if not cost >= 0.0:
+            raise ConfigError(f"penalty: {name}.cost({w:g}) is {cost:g}, wanted at least 0")
+    for v in _PROBES:
+        for c in _FACTORS:
+            _check_step(terms, f"{name}.prox({v:g}, {c:g})", terms.prox(v, c), v, c)
+            h = _CURVATURE
+            step = terms.minimiser(h * v, h, h * c)
+            _check_step(terms, f"{name}.minimiser({h * v:g}, {h:g}, {h * c:g})", step, v, c)
     if not has_conjugate(terms):
         return
     for u in _PROBES:
-        most = max(u * w - float(terms.cost(w)) for w in _PROBES)
+        most = max(u * w - cost for w, cost in costs.items())
         found = float(terms.conjugate(u))
         if not found >= most - _ROUNDING:
             raise ConfigError(
                 f"penalty: {name}.conjugate({u:g}) is {found:g}, wanted at least {most:g}, the "
                 "largest u w - cost(w) that was found; correct it, or leave it out"
             )
+
+
+def _check_step(terms: Any, call: str, w: float, v: float, c: float) -> None:
+    """Refuse a step to ``w`` if another coefficient is better."""
+
+    def value(w: float) -> float:
+        return 0.5 * (w - v) ** 2 + c * float(terms.cost(w))
+
+    others = [w + share * (probe - w) for probe in _PROBES for share in _SHARES]
+    found, (least, best) = value(w), min((value(other), other) for other in others)
+    if not found <= least + _ROUNDING * (1.0 + least):
+        raise ConfigError(
+            f"penalty: {call} is {w:g}, and {best:g} is better: (w - v)^2 / 2 + c cost(w) with "
+            f"v = {v:g}, c = {c:g} is {found:g} and {least:g}; correct it"
+        )
 
 
 class Absolute(NamedTuple):

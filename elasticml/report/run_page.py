@@ -1,4 +1,4 @@
-"""The report of one run: a self-contained HTML page, with its plots as PNG files beside it."""
+"""The report of one run: a self-contained HTML page, and its plots as PNG files if asked."""
 
 from __future__ import annotations
 

@@ -708,7 +708,8 @@ _OF_L1 = ("l1", "positive")
 class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     """Train a sparse linear model, such as the lasso, on data that are divided by columns.
 
-    The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
+    The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2``, or the ``penalty`` of a user
+    in the place of ``l1 |w|_1``, with margins ``w.x_i + b``,
     ``S = sum_i s_i``, s the sample weight times the class weight, and an unpenalised intercept b.
     By default the loss is ``(y_i - w.x_i - b)^2 / 2``: the lasso and the elastic net. Data are
     partitioned by columns: ``em.from_arrays(X, y, by="columns")``. Members improve the coefficients
@@ -786,9 +787,10 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
                 "my_module:NAME; for the lasso and the elastic net set l1 and l2"
             )
         for key in _OF_L1:
-            if key in self.model_fields_set:
+            given = getattr(self, key)
+            if given != type(self).model_fields[key].default:
                 raise ValueError(
-                    f"{key}: got {getattr(self, key)}, wanted none with a penalty of your own, "
+                    f"{key}: got {given}, wanted none with a penalty of your own, "
                     "which is in the place of L1; leave it out"
                 )
         penalties.check(self.penalty_terms)
@@ -1211,12 +1213,12 @@ class Linear(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_penalties(cls, values: Any) -> Any:
-        given = [k for k in ("l1", "penalty") if isinstance(values, Mapping) and k in values]
+        remedies = {"l1": "em.Lasso or em.ElasticNet on arrays, or ", "penalty": ""}
+        given = [k for k in remedies if isinstance(values, Mapping) and k in values]
         if given:
             raise ConfigError(
-                f"linear: got {given[0]}, wanted an L2 penalty alone: for L1 use em.Lasso or "
-                "em.ElasticNet on arrays, for it and penalties of your own algorithm primal_cocoa "
-                "(em.PrimalCoCoA) on data by columns"
+                f"linear: got {given[0]}, wanted an L2 penalty alone; use {remedies[given[0]]}"
+                "algorithm primal_cocoa (em.PrimalCoCoA) on data by columns"
             )
         return values
 

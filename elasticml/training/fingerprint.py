@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import platform
+import sys
 from functools import cache
 from typing import Any
 
@@ -36,12 +37,13 @@ def cpu_class() -> str:
 
 def blas_threads() -> int:
     """Return the number of BLAS threads, on which the order of BLAS's additions depends."""
-    return max((library["num_threads"] for library in _blas().info()), default=1)
+    libraries = _blas("scipy.linalg" in sys.modules, "torch" in sys.modules).info()
+    return max((library["num_threads"] for library in libraries), default=1)
 
 
 @cache
-def _blas() -> Any:
-    """Find the BLAS libraries: reading the list of all loaded ones takes 10 ms."""
+def _blas(with_scipy: bool, with_torch: bool) -> Any:
+    """Find the BLAS libraries, again when one came with another package: a search takes 10 ms."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")

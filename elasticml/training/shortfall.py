@@ -95,12 +95,12 @@ def _remedies(record: JobRecord, reason: str) -> str:
     is_smooth = section.get("loss", "hinge") not in ("hinge", "quantile")
     if record.algorithm_name == CoCoA.name and is_smooth:
         ways.append("use em.Linear (algorithm: linear), which chooses the solver,")
-    if stop.rounds is not None and reason == f"{stop.rounds} rounds":
+    if stop.gap is None and stop.objective is None and _lacks_conjugate(record):
+        ways += ["give it that method", "set tolerance: 0, with which a job ends at its limits"]
+    elif stop.rounds is not None and reason == f"{stop.rounds} rounds":
         ways.append(f"allow more rounds (stop: {{rounds: {_LONGER * stop.rounds}}})")
     elif stop.seconds is not None and reason == f"{stop.seconds:g} seconds":
         ways.append(f"allow more time (stop: {{seconds: {_LONGER * stop.seconds:g}}})")
-    elif _lacks_conjugate(record):
-        ways.append("give it that method")
     else:
         ways.append("accept this model with a larger tolerance")
     return " or ".join(ways)

@@ -11,10 +11,13 @@ import elasticml as em
 from elasticml.cli.job_options import print_summary
 from elasticml.jobs.follow import follow
 from elasticml.jobs.simulated_job import SimulatedJob
+from elasticml.protocol.job_record import job_record
 from elasticml.report.live import read_story
 from elasticml.report.panel import panel_html
 from elasticml.report.run_reader import read_run
 from elasticml.sim.simulation import simulate
+from elasticml.training.shortfall import shortfall
+from tests.own_penalties import PATH
 from tests.sim.small_jobs import points, record
 
 #: Makes no progress at all.
@@ -59,6 +62,19 @@ def test_a_job_with_a_limit_says_how_far_its_model_is(
     assert stopped_by.startswith(reason)
     assert words in unconverged
     assert bool(words) == unconverged.startswith("not converged: the ")
+
+
+def test_that_a_penalty_has_no_conjugate_is_said_where_a_gap_was_wanted() -> None:
+    section = {"name": "primal_cocoa", "penalty": f"{PATH}Silent", "tolerance": 1e-6}
+
+    def words(**stop: Any) -> str:
+        made = record(algorithm=section, absent="reload", stop={"rounds": 30, **stop})
+        return shortfall(job_record(made), [], rounds=30, reason="30 rounds")
+
+    assert (
+        "no method conjugate, after 30 rounds; give it that method or set tolerance: 0" in words()
+    )
+    assert words(objective=0.1).endswith("allow more rounds (stop: {rounds: 300})")
 
 
 def test_a_job_that_makes_no_progress_ends_unless_it_was_asked_for_rounds() -> None:

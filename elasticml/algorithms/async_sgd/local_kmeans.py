@@ -86,12 +86,12 @@ class Rows:
             X = np.ascontiguousarray(X)
             nothing, values = np.empty(0, np.int32), np.empty(0, X.dtype)
             self.stored = Stored(X, nothing, nothing, values, np.empty(0), self.weights)
-        self.matrix = X
+        self._X = X
 
     def dense(self, rows: Any) -> F64:
         """Return some rows, new, (n, d)."""
         if not self.is_sparse:
-            return np.array(self.matrix[rows], np.float64)
+            return np.array(self._X[rows], np.float64)
         out = np.zeros((len(rows), self.d))
         for at, row in enumerate(rows):
             part = slice(*self.stored.indptr[row : row + 2])
@@ -100,12 +100,12 @@ class Rows:
 
     def take(self, rows: Any, dtype: Any = None) -> Rows:
         """Return some rows without weights, by default of the same type."""
-        X = self.matrix[rows]
+        X = self._X[rows]
         return Rows(X if dtype is None else X.astype(dtype), None)
 
     def squares_to_mean(self, weights: F64) -> F64:
         """Return the squared distances (n,) of all rows to their weighted mean."""
-        X, norms = self.matrix, self.stored.squares
+        X, norms = self._X, self.stored.squares
         if not self.is_sparse:
             norms = np.einsum("ij,ij->i", X, X, dtype=np.float64)
         mean = X.T @ (weights / weights.sum())

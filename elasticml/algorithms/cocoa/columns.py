@@ -149,10 +149,10 @@ def _train(
 ) -> Trainer:
     problem, summary = yield from collect_problem(settings, facts, initial)
     coef = np.array(initial.get("coef", np.zeros(summary.d)))
-    if coef.any():
-        # Zero is allowed everywhere.
-        cost = settings.penalty_terms.cost
-        coef = np.array([w if cost(w) < math.inf else 0.0 for w in coef.tolist()])
+    if settings.positive:
+        coef = np.maximum(coef, 0.0)
+    # Zero is allowed everywhere.
+    coef[~(problem.penalty.sizes(coef) < math.inf)] = 0.0
     cocoa = Cocoa(
         settings=settings,
         orientation=Columns(

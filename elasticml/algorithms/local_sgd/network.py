@@ -113,11 +113,11 @@ class Network:
         return _array(self._momentum)
 
     def buffers(self) -> F64:
-        """Copy the module's buffers, shape (n_buffers,)."""
+        """Copy the module's buffers, flat."""
         return _flattened(self._buffers)
 
     def frozen(self) -> F64:
-        """Copy the parameters that are not trained, shape (n_frozen,)."""
+        """Copy the parameters that are not trained, flat."""
         return _flattened(self._frozen)
 
     def fill(self, weights: F64, momentum: F64, buffers: F64) -> None:

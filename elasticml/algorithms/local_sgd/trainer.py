@@ -113,9 +113,9 @@ class _Descent:
     #: (n_parameters,) each; the momentum is empty if it is not used.
     weights: F64
     momentum: F64
-    #: (n_buffers,)
+    #: The module's buffers, flat.
     buffers: F64
-    #: (n_frozen,) parameters that are not trained.
+    #: The parameters that are not trained, flat.
     frozen: F64
     #: All members have these. A new member reports that it has not, and takes its first steps in
     #: the next round.

@@ -1,4 +1,4 @@
-"""Parse the resource manager's responses into records: queues, nodes, applications."""
+"""Parse the resource manager's responses into records: queues and nodes."""
 
 from __future__ import annotations
 

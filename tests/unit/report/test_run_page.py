@@ -11,8 +11,10 @@ from html.parser import HTMLParser
 
 import matplotlib as mpl
 import pytest
+from click.testing import CliRunner
 from markupsafe import Markup
 
+from elasticml.cli.report import report
 from elasticml.errors import ConfigError
 from elasticml.report import lane_zoom
 from elasticml.report.lanes import KINDS, make_lanes
@@ -82,7 +84,7 @@ def pictures_in(folder):
     return sorted(path.stem for path in folder.glob("*.png"))
 
 
-def test_the_page_of_a_run_is_self_contained_with_its_plots_beside_it(elastic, path):
+def test_the_page_of_a_run_is_self_contained_and_its_plots_are_files_if_asked(elastic, path):
     before = dict(mpl.rcParams)
     assert pictures_in(path) == []
     page = write_report(path, png=True)
@@ -183,13 +185,18 @@ def test_page_elsewhere_of_an_interrupted_run_includes_the_history(path, tmp_pat
     (path / "summary.json").unlink()
     story = (path / "story.jsonl").read_text().splitlines()
     (path / "story.jsonl").write_text("\n".join(story[:-4]) + '\n{"t": 9.1, "ev')
-    page = write_report(path, tmp_path / "out" / "page.html")
+    page = tmp_path / "out" / "page.html"
+    done = CliRunner().invoke(report, [str(path), "--png", "--out", str(page)])
+    assert (done.exit_code, done.output) == (0, f"report      {page}\n")
     seen = check(page)
     words = " ".join(seen.words)
     assert "unfinished" in words
     assert "The last line of story.jsonl is cut off and was left out." in words
     (link,) = [one for one in seen.links if one.startswith("data:text/csv;base64,")]
     assert base64.b64decode(link.partition(",")[2]) == (path / "history.csv").read_bytes()
+    assert (tmp_path / "out" / "lanes.png").exists()
+    two = CliRunner().invoke(report, [str(path), str(path), "--png"])
+    assert "--png: got several runs or labels, wanted one run" in two.output
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; check the path"):
         write_report(path, tmp_path / "file" / "page.html")

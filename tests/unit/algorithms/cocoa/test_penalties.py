@@ -166,6 +166,21 @@ class Wrong(Silent):
         return 0.0
 
 
+class Negative(Silent):
+    def cost(self, w: float) -> float:
+        return -abs(w)
+
+
+class Still(Silent):
+    def prox(self, v: float, c: float) -> float:
+        return v
+
+
+class Root(Silent):
+    def cost(self, w: float) -> float:
+        return math.sqrt(w + 1.0) - 1.0
+
+
 class Named(Silent):
     def value(self, w: float) -> float:
         return self.cost(w)
@@ -178,12 +193,15 @@ class Named(Silent):
         ({"penalty": "no.where:Net"}, "penalty: got 'no.where:Net', which cannot be imported"),
         ({"penalty": "math:exp"}, "penalty: wanted a NamedTuple with the methods cost and prox"),
         ({"penalty": PATH + "Net"}, "penalty_options: .*Net' does not take them: .*'l1' and 'l2'"),
-        ({"penalty": Silent, "l1": 0.01}, r"l1: got 0\.01, wanted none with a penalty of your own"),
+        ({"penalty": Silent, "l1": 0.02}, r"l1: got 0\.02, wanted none with a penalty of your own"),
         ({"penalty_options": {"a": 1.0}}, "penalty_options: belongs to a penalty of your own"),
         (
             {"penalty": Net, "penalty_options": {"l1": 1.0, "l2": 0.0}},
             "penalty: Net fails for a coefficient between -3 and 2: float division by zero",
         ),
+        ({"penalty": Root}, "penalty: Root fails for a coefficient between -3 and 2: "),
+        ({"penalty": Negative}, r"Negative.cost\(-3\) is -3, wanted at least 0"),
+        ({"penalty": Still}, r"Still.prox\(-3, 0.1\) is -3, and .* is better"),
         ({"penalty": Shifted}, r"Shifted.cost\(0\) is 1, wanted 0"),
         ({"penalty": Wrong}, r"Wrong.conjugate\(-3\) is 0, wanted at least 8.55"),
         (
