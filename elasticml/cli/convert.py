@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from elasticml.data.readers.chunk_folder import ConversionProgress
     from elasticml.data.source import Source
 
 #: Seconds between two progress lines.
@@ -114,16 +113,15 @@ class _Progress:
         self.nbytes = 0
         self._began_s = self._printed_s = time.monotonic()
 
-    def __call__(self, written: ConversionProgress) -> None:
-        self.rows, self.nbytes = written.rows, written.nbytes
+    def __call__(self, n_read: int, n_blocks: int, rows: int, nbytes: int) -> None:
+        self.rows, self.nbytes = rows, nbytes
         now_s = time.monotonic()
         if now_s - self._printed_s < PAUSE_S:
             return
         self._printed_s = now_s
-        rate = written.nbytes / max(1e-9, now_s - self._began_s)
+        rate = nbytes / max(1e-9, now_s - self._began_s)
         click.echo(
-            f"block {written.blocks_read} of {written.blocks}, {written.rows} examples, "
-            f"{_mib(written.nbytes)}, {_mib(rate)}/s",
+            f"block {n_read} of {n_blocks}, {rows} examples, {_mib(nbytes)}, {_mib(rate)}/s",
             err=True,
         )
 

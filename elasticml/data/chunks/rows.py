@@ -193,10 +193,14 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
         return rows_of_matrix(np.ascontiguousarray(matrix), labels, weights)
     if np.iscomplexobj(matrix):
         raise DataError(f"{name} is of dtype {matrix.dtype}, wanted real numbers")
+    if matrix.shape[1] >= 2**31:
+        raise DataError(f"{name} has {matrix.shape[1]} columns, wanted at most {2**31 - 1}")
     if matrix.format in ("csr", "csc", "bsr"):
         try:
             # SciPy's compiled code does not check the structure.
             matrix.check_format(full_check=True)
+            if np.any(np.diff(matrix.indptr) < 0):  # it does not look at those of no values
+                raise ValueError("index pointers must not decrease")
         except ValueError as error:
             raise DataError(f"{name} is no valid sparse matrix: {one_line(error)}") from None
     csr = scipy.sparse.csr_array(matrix)

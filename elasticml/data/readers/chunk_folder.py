@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -48,8 +48,8 @@ from elasticml.data.storage.block_files import (
     write_block,
 )
 from elasticml.data.storage.filesystem import failing, is_url
-from elasticml.data.storage.untrusted_files import check_regular, reads_untrusted_files
-from elasticml.errors import ConfigError, DataError, one_line
+from elasticml.data.storage.untrusted_files import check_regular, reading, reads_untrusted_files
+from elasticml.errors import ConfigError, DataError
 from elasticml.ids import ChunkId
 
 VERSION: Final = 3
@@ -192,7 +192,7 @@ class ChunkFolder(Format):
 def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
     """Read a manifest, once per version of the file."""
     check_regular(str(path))
-    try:
+    with reading(str(path)):
         manifest: Mapping[str, Any] = json.loads(path.read_bytes())
         version = manifest["version"]
         if version == VERSION:
@@ -202,11 +202,6 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
                     raise ValueError("a block has a negative size")
                 if Path(block["file"]).name != block["file"]:
                     raise ValueError("a file is not in the folder")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{path} is not a manifest of chunk files ({type(error).__name__}: "
-            f"{one_line(error)}); convert again"
-        ) from None
     if version != VERSION:
         raise DataError(
             f"{path} is of version {version}, wanted {VERSION}; convert again with this version of "
@@ -216,17 +211,6 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
 
 
 read_chunks = reader(ChunkFolder)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionProgress:
-    """Progress of a conversion."""
-
-    blocks_read: int
-    blocks: int
-    rows: int
-    #: Bytes of chunk bodies.
-    nbytes: int
 
 
 def compute_stats(source: Source) -> DatasetStats:
@@ -240,7 +224,7 @@ def convert(
     *,
     chunk_bytes: int = CHUNK_BYTES_MAX,
     like: DatasetStats | None = None,
-    on_progress: Callable[[ConversionProgress], None] = lambda written: None,
+    on_progress: Callable[[int, int, int, int], object] = lambda *counts: None,
 ) -> ChunkFolder:
     """Write a source's chunks to a new folder, which appears only when it is complete.
 
@@ -258,7 +242,8 @@ def convert(
     like : DatasetStats, optional
         Statistics of the training data, if the source is test data.
     on_progress : callable
-        Called with the progress after each block of the source.
+        Called after each block of the source: with the number of blocks that were read, of all
+        blocks, of written rows, and of bytes of their bodies.
 
     Raises
     ------
@@ -294,7 +279,7 @@ def convert(
                 writer.add(chunks, summary)
                 if n_read == len(infos):
                     writer.write()
-            on_progress(writer.progress(n_read, len(infos)))
+            on_progress(n_read, len(infos), writer.rows, writer.nbytes)
         if source.fingerprint() != before:
             raise DataError("the data changed while being read; convert them again")
         merge_summaries(writer.summaries)  # raises for data that do not fit together
@@ -357,15 +342,6 @@ class _Writer:
                 pending_bytes = 0
             self._pending.append(chunk)
             pending_bytes += chunk.nbytes
-
-    def progress(self, n_read: int, n_blocks: int) -> ConversionProgress:
-        """Return the progress after ``n_read`` blocks of the source."""
-        return ConversionProgress(
-            blocks_read=n_read,
-            blocks=n_blocks,
-            rows=self.rows,
-            nbytes=self.nbytes,
-        )
 
     def write(self) -> None:
         """Write the pending chunks as a block; the last one if no further are added."""

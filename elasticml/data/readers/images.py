@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import lzma
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -300,7 +298,7 @@ def _headers(images_file: DataFile, labels_file: DataFile) -> tuple[_Idx, _Idx]:
 
 def _header(file: DataFile) -> _Idx:
     path = file.path
-    with _reading(file) as source, _damage_errors(path):
+    with _reading(file) as source, reading(path):
         start = source.read(4)
         is_idx = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
         sizes = source.read(4 * start[3]) if is_idx else b""
@@ -330,27 +328,15 @@ def _reading(file: DataFile) -> Iterator[BinaryIO]:
 def _opened(idx: _Idx, first: int, file: DataFile) -> Iterator[BinaryIO]:
     """Open a file at the values of example ``first``."""
     with _reading(file) as source:
-        with _damage_errors(idx.path):
+        with reading(idx.path):
             source.seek(4 + 4 * len(idx.shape) + first * idx.width * idx.type.itemsize)
         yield source
-
-
-@contextlib.contextmanager
-def _damage_errors(path: str) -> Iterator[None]:
-    """Turn exceptions of reading damaged data into a one-line DataError."""
-    try:
-        yield
-    except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(
-            f"{path}: the data end early or are damaged ({one_line(error)}); copy or download "
-            "the file again"
-        ) from None
 
 
 def _take(source: BinaryIO, idx: _Idx, start: int, n: int) -> NDArray[np.float64]:
     """Read the next ``n`` examples, (n, width); ``start`` is the number of the first."""
     nbytes = n * idx.width * idx.type.itemsize
-    with _damage_errors(idx.path):
+    with reading(idx.path):
         raw = source.read(nbytes)
         if len(raw) != nbytes:
             n_complete = start + len(raw) * n // max(1, nbytes)
@@ -368,7 +354,7 @@ def _take(source: BinaryIO, idx: _Idx, start: int, n: int) -> NDArray[np.float64
 
 def _check_end(source: BinaryIO, idx: _Idx) -> None:
     """Read past the last example: decompressors verify a file's checksum only at its end."""
-    with _damage_errors(idx.path):
+    with reading(idx.path):
         further = source.read(1)
     if further:
         raise DataError(

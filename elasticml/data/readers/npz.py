@@ -10,8 +10,8 @@ import scipy.sparse
 from elasticml.data.chunks.rows import Rows, rows_of_arrays
 from elasticml.data.formats import FileFormat, reader
 from elasticml.data.readers.files import DataFile, FileBlock, open_binary, whole_file
-from elasticml.data.storage.untrusted_files import check_csr, read_npz_arrays
-from elasticml.errors import DataError, one_line
+from elasticml.data.storage.untrusted_files import read_npz_arrays, reading
+from elasticml.errors import DataError
 
 
 class NpzSource(FileFormat):
@@ -38,16 +38,8 @@ class NpzSource(FileFormat):
     def read_rows(self, block: FileBlock) -> Iterator[Rows]:
         """Read a file."""
         path = block.file.path
-        try:
-            with open_binary(path) as file:
-                arrays = read_npz_arrays(path, file)
-        except DataError as error:
-            if error.__cause__ is None:
-                raise
-            why = one_line(error.__cause__)
-            raise DataError(
-                f"{path} is not a readable .npz file ({why}); write it with numpy.savez"
-            ) from None
+        with open_binary(path) as file:
+            arrays = read_npz_arrays(path, file)
         sparse = ("data", "indices", "indptr", "shape")
         if "y" not in arrays or not ("X" in arrays or all(key in arrays for key in sparse)):
             raise DataError(
@@ -56,9 +48,14 @@ class NpzSource(FileFormat):
             )
         X: Any = arrays.get("X")
         if X is None:
-            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-            shape = check_csr(path, *parts, arrays["shape"])
-            X = scipy.sparse.csr_array(parts, shape=shape)
+            data, *whole = (arrays[key] for key in sparse)
+            # SciPy would cut numbers that are not whole.
+            if data.dtype.kind not in "biuf" or any(one.dtype.kind not in "iu" for one in whole):
+                raise DataError(
+                    f"{path} holds {', '.join(sparse)} that are no numbers, or no whole ones"
+                )
+            with reading(path):
+                X = scipy.sparse.csr_array((data, *whole[:2]), shape=tuple(whole[2].tolist()))
         yield rows_of_arrays(X, arrays["y"], arrays.get("sample_weight"), name=path)
 
 

@@ -927,15 +927,10 @@ def _pieces(file: DataFile) -> list[FileBlock]:
 @contextlib.contextmanager
 def _open_parquet(path: str) -> Iterator[Any]:
     # Arrow's own files of this machine: those of Python take as long as to read a small file.
-    with open_binary(path, pyarrow.OSFile) as raw:
-        try:
-            file = pyarrow.parquet.ParquetFile(raw)
-        except Exception as error:  # of every kind, for damaged files
-            why = one_line(error)
-            raise DataError(f"{path} is not a readable Parquet file: {why}") from None
+    with open_binary(path, pyarrow.OSFile) as raw, reading(path):
+        file = pyarrow.parquet.ParquetFile(raw)
         _check_row_groups(path, file.metadata, raw)
-        with reading(path):
-            yield file
+        yield file
 
 
 def _check_row_groups(path: str, meta: Any, raw: Any) -> None:

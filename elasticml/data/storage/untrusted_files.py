@@ -29,13 +29,6 @@ EXPANSION_MAX: Final = 200
 EXPANDED_BYTES_FREE: Final = 256 * 2**20
 #: Longest name of a member of an archive.
 NAME_CHARACTERS_MAX: Final = 400
-#: Methods of compression in zip files that Python reads.
-_METHODS: Final = {
-    zipfile.ZIP_STORED: "stored",
-    zipfile.ZIP_DEFLATED: "deflate",
-    zipfile.ZIP_BZIP2: "bzip2",
-    zipfile.ZIP_LZMA: "lzma",
-}
 _NPY: Final = ".npy"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -118,47 +111,19 @@ def check_regular(path: str) -> None:
         )
 
 
-def expansion_limit(compressed_bytes: int) -> int:
-    """Return the bytes to which compressed data may expand."""
-    return max(EXPANDED_BYTES_FREE, EXPANSION_MAX * compressed_bytes)
-
-
 def check_expansion(path: str, what: str, nbytes: int, compressed_bytes: int) -> None:
     """Check the size of decompressed data.
 
     Raises
     ------
     DataError
-        When it is more than :func:`expansion_limit`.
+        When it is more than :data:`EXPANDED_BYTES_FREE`, and too many times as much.
     """
-    if nbytes > expansion_limit(compressed_bytes):
+    if nbytes > max(EXPANDED_BYTES_FREE, EXPANSION_MAX * compressed_bytes):
         raise DataError(
             f"{path}: {what} expands from {compressed_bytes} bytes to {nbytes} or more, wanted at "
             f"most {EXPANSION_MAX} times as many; if it is no attack, decompress it first"
         )
-
-
-def _check_member(path: str, member: zipfile.ZipInfo) -> None:
-    """Check a member of a zip file before it is opened.
-
-    Raises
-    ------
-    DataError
-        When it is encrypted, compressed by an unknown method, too large, or has a wrong name.
-    """
-    name = member.filename
-    if len(name) > NAME_CHARACTERS_MAX or any(ord(letter) < 32 for letter in name):
-        raise DataError(f"{path} has a member named {shown(name)}; pack it again")
-    if member.flag_bits & 0x1:
-        raise DataError(
-            f"{path}: {name} is encrypted, wanted it readable; pack it again without a password"
-        )
-    if member.compress_type not in _METHODS:
-        raise DataError(
-            f"{path}: {name} is compressed in a way that Python cannot read (method "
-            f"{member.compress_type}); pack it again with deflate"
-        )
-    check_expansion(path, name, member.file_size, member.compress_size)
 
 
 def read_npz_arrays(path: str, raw: BinaryIO) -> dict[str, NDArray[Any]]:
@@ -179,10 +144,13 @@ def read_npz_arrays(path: str, raw: BinaryIO) -> dict[str, NDArray[Any]]:
 
 
 def _read_array(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    _check_member(path, member)
-    with reading(path, member.filename):
+    name = member.filename
+    if len(name) > NAME_CHARACTERS_MAX or any(ord(letter) < 32 for letter in name):
+        raise DataError(f"{path} has a member named {shown(name)}; pack it again")
+    check_expansion(path, name, member.file_size, member.compress_size)
+    with reading(path, name):
         with archive.open(member) as file:
-            check_array_header(path, member.filename, file, member.file_size)
+            check_array_header(path, name, file, member.file_size)
         with archive.open(member) as file:
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
@@ -221,41 +189,3 @@ def check_array_header(path: str, name: str, file: Any, nbytes: int) -> None:
             f"{where} has shape {str(shape)[:80]} of {dtype}, which its {nbytes - at} bytes do not "
             "hold; it is damaged: write it again"
         )
-
-
-def check_csr(
-    name: str,
-    data: NDArray[Any],
-    indices: NDArray[Any],
-    indptr: NDArray[Any],
-    shape: NDArray[Any],
-) -> tuple[int, int]:
-    """Check the arrays of a matrix of compressed rows; return its shape.
-
-    Raises
-    ------
-    DataError
-        When they are not the arrays of such a matrix: SciPy's compiled code does not check them.
-    """
-
-    def wrong(why: str) -> DataError:
-        return DataError(f"{name} holds no valid CSR matrix: {why}")
-
-    for what, array in (("indices", indices), ("indptr", indptr), ("shape", shape)):
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise wrong(f"{what} has dtype {array.dtype} and {array.ndim} dimensions, wanted 1")
-    if data.ndim != 1 or data.dtype.kind not in "biuf":
-        raise wrong(f"data has dtype {data.dtype} and {data.ndim} dimensions, wanted numbers in 1")
-    if shape.size != 2 or not 0 <= int(shape.min()) <= int(shape.max()) < 2**31 - 1:
-        raise wrong(f"shape is {shape[:4].tolist()}, wanted two numbers from 0 to {2**31 - 2}")
-    rows, columns = (int(size) for size in shape)
-    if indptr.size != rows + 1 or indices.size != data.size:
-        raise wrong(
-            f"{indptr.size} row pointers, {indices.size} indices and {data.size} values for {rows} "
-            "rows"
-        )
-    if int(indptr[0]) != 0 or int(indptr[-1]) != data.size or np.any(indptr[1:] < indptr[:-1]):
-        raise wrong(f"row pointers do not ascend from 0 to the {data.size} stored values")
-    if data.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
-        raise wrong(f"indices from {indices.min()} to {indices.max()} for {columns} columns")
-    return rows, columns

@@ -137,7 +137,7 @@ def test_wrong_parquet_files_are_refused(tmp_path) -> None:
     (tmp_path / "damaged").write_bytes(bytes(content))
     refused(em.read_parquet(tmp_path / "damaged", "y", ignore=NAMES[1:]), "damaged")
     (tmp_path / "none").write_bytes(b"no parquet file")
-    refused(em.read_parquet(tmp_path / "none", "y"), "none is not a readable Parquet file")
+    refused(em.read_parquet(tmp_path / "none", "y"), "none: cannot be read (ArrowInvalid")
     for table, *words in (
         (pa.table({"x": [1.0, None, np.nan], "y": [1, 2, 3]}), "2 missing values, the first in ro"),
         (pa.table({"x": [[1.0]], "y": [1]}), "column 'x' of ", " holds list<"),
@@ -166,18 +166,20 @@ def npz(folder: Path, **arrays: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"indices": np.array([0, 2, 1, 9])}, "indices from 0 to 9 for 4 columns"),
-        ({"indices": np.array([0, 2, 1, -1])}, "indices from -1 to 2 for 4 columns"),
-        ({"indices": np.array([0.5, 2, 1, 3])}, "indices has dtype float64"),
-        ({"indptr": np.array([0, 3, 2, 4])}, "row pointers do not ascend"),
-        ({"indptr": np.array([1, 2, 2, 4])}, "row pointers do not ascend"),
-        ({"indptr": np.array([0, 2, 2, 2**62])}, "row pointers do not ascend"),
-        ({"indptr": np.array([0, 4])}, "2 row pointers, 4 indices and 4 values for 3 rows"),
-        ({"data": np.ones(3)}, "4 indices and 3 values"),
-        ({"data": np.ones((2, 2))}, "data has dtype float64 and 2 dimensions"),
-        ({"shape": np.array([3, 2**40])}, "shape is [3, 1099511627776]"),
-        ({"shape": np.array([-3, 4])}, "shape is [-3, 4]"),
-        ({"shape": np.array(3)}, "shape has dtype int64 and 0 dimensions"),
+        ({"indices": np.array([0, 2, 1, 9])}, "is no valid sparse matrix"),
+        ({"indices": np.array([0, 2, 1, -1])}, "is no valid sparse matrix"),
+        ({"indices": np.array([0.5, 2, 1, 3])}, "that are no numbers, or no whole ones"),
+        ({"data": np.array(list("1234"))}, "that are no numbers"),
+        ({"indptr": np.array([0, 3, 2, 4])}, "is no valid sparse matrix"),
+        ({"indptr": np.array([0, 3, 2, 0])}, "is no valid sparse matrix"),
+        ({"indptr": np.array([1, 2, 2, 4])}, "cannot be read (ValueError"),
+        ({"indptr": np.array([0, 2, 2, 2**62])}, "cannot be read (ValueError"),
+        ({"indptr": np.array([0, 4])}, "cannot be read (ValueError"),
+        ({"data": np.ones(3)}, "cannot be read (ValueError"),
+        ({"data": np.ones((2, 2))}, "cannot be read (ValueError"),
+        ({"shape": np.array([3, 2**40])}, "1099511627776 columns"),
+        ({"shape": np.array([-3, 4])}, "cannot be read (ValueError"),
+        ({"shape": np.array(3)}, "cannot be read"),
         ({"data": np.ones(4) * 1j}, "data.npy holds complex numbers, wanted real numbers"),
         ({"y": Y + 1j}, "y.npy holds complex numbers"),
     ],
@@ -205,15 +207,14 @@ def test_a_header_is_compared_with_the_bytes_behind_it(tmp_path, header, words) 
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
         archive.writestr("y.npy", buffer.getvalue())
-    message = refused(read_npz(str(tmp_path / "a.npz")), "a.npz")
-    assert words in message or "not a readable .npz file" in message
+    refused(read_npz(str(tmp_path / "a.npz")), "a.npz", words)
 
 
 def test_members_that_cannot_be_read_are_named_and_their_names_cut(tmp_path) -> None:
     # In the archive's directory: the field at an offset.
     for offset, value, words in (
-        (8, 1, "a.npz: X.npy is encrypted"),
-        (10, 97, "a.npz: X.npy is compressed in a way that Python cannot read (method 97)"),
+        (8, 1, "a.npz, X.npy: cannot be read (RuntimeError"),
+        (10, 97, "a.npz, X.npy: cannot be read (NotImplementedError"),
     ):
         source = npz(tmp_path, X=np.eye(3), y=Y)
         data = bytearray((tmp_path / "a.npz").read_bytes())
@@ -225,11 +226,22 @@ def test_members_that_cannot_be_read_are_named_and_their_names_cut(tmp_path) -> 
             archive.writestr(name, b"x")
         assert len(refused(read_npz(str(tmp_path / "a.npz")), "a.npz has a member named 'a")) < 300
     (tmp_path / "a.npz").write_bytes(b"no zip file at all")
-    refused(read_npz(str(tmp_path / "a.npz")), "a.npz is not a readable .npz file")
+    refused(read_npz(str(tmp_path / "a.npz")), "a.npz: cannot be read (BadZipFile")
     refused(npz(tmp_path, X=np.eye(3)), "a.npz holds X; wanted y, and X or data")
     np.savez(tmp_path / "model.npz", coef=np.ones((1, 3)) * 1j, intercept=np.zeros(1))
     with pytest.raises(DataError, match="is not a model file, or is damaged"):
         load_model(tmp_path / "model.npz")
+
+
+def descending() -> Any:
+    """A matrix without values whose pointers SciPy does not check: reading it crashed."""
+    S = sp.csr_array((3, 4))
+    S.indptr = np.array([0, 500_000_000, 500_000_000, 0], np.int32)
+    return S
+
+
+def wide() -> Any:
+    return sp.csr_array((np.ones(2), np.array([3, 2**31 + 7]), [0, 1, 2]), shape=(2, 2**31 + 9))
 
 
 def unsorted() -> Any:
@@ -244,6 +256,8 @@ def unsorted() -> Any:
         ([[1.0], [np.nan]], [1, 2], None, r"X, row 1, column 0: value is nan"),
         (sp.csr_array([[0, 1.0], [np.inf, 0]]), [1, 2], None, r"X, row 1, column 0: value is inf"),
         (unsorted(), np.arange(5.0), None, "X is no valid sparse matrix"),
+        (descending(), np.arange(3.0), None, "X is no valid sparse matrix: index pointers must"),
+        (wide(), [1, 2], None, "X has 2147483657 columns, wanted at most 2147483647"),
         ([[1.0], [2.0]], [1, np.nan], None, r"y of row 1 is nan"),
         ([[1.0], [2.0]], [1, 2, 3], None, r"shape \(2, 1\) and y has 3 labels"),
         ([1.0, 2.0], [1, 2], None, r"wanted two dimensions"),
@@ -287,10 +301,14 @@ IDX = {
     "255 dimensions": (b"\0\0\x08\xff" + 1020 * b"\x7f", L, "x begins with 00 00 08 ff, w"),
     "half a header": (X[:9], L, "x begins with 00 00 08 03, wanted an IDX file"),
     "cut short": (X[:-1], L, "x has 51 bytes, wanted 52 for dimensions (3, 4, 3)"),
-    "cut and packed": (gzip.compress(X[:-13]), L, "or are damaged (after 1 of 3 examples)"),
-    "damaged": (gzip.compress(X)[:-20], L, "x: the data end early or are damaged"),
-    "another checksum": (gzip.compress(X)[:-8] + bytes(8), L, "x: the data end early or are dam"),
-    "labels of another": (X, gzip.compress(L)[:-8] + bytes(8), "y: the data end early or are dam"),
+    "cut and packed": (
+        gzip.compress(X[:-13]),
+        L,
+        "(EOFError: after 1 of 3 examples)",
+    ),
+    "damaged": (gzip.compress(X)[:-20], L, "x: cannot be read (EOFError"),
+    "another checksum": (gzip.compress(X)[:-8] + bytes(8), L, "x: cannot be read (BadGzipFile"),
+    "labels of another": (X, gzip.compress(L)[:-8] + bytes(8), "y: cannot be read (BadGzipFile"),
     "more than it says": (gzip.compress(X + b"\0"), L, "x has more data after its 3 examples"),
     "no pixels": (L, L, "x has dimensions (3,), wanted images and their pixels"),
     "no images": (idx(PIXELS[:0]), idx(DIGITS[:0]), "x has dimensions (0, 4, 3), wanted images"),
