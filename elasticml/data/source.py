@@ -78,20 +78,16 @@ class Source(Protocol):
     @property
     def needs_survey(self) -> bool:
         """Whether all blocks must be surveyed, and the statistics passed back, before reading."""
-        ...
 
     @property
     def is_costly(self) -> bool:
         """Whether a block is so slow to read again that its chunks are worth caching."""
-        ...
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict with a ``format``, from which the source can be rebuilt."""
-        ...
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with the data or the reading options."""
-        ...
 
     def blocks(self) -> Sequence[BlockInfo]:
         """Return the blocks, without reading them.
@@ -101,7 +97,6 @@ class Source(Protocol):
         ConfigError, DataError
             When a file is missing or empty.
         """
-        ...
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
@@ -116,25 +111,21 @@ class Source(Protocol):
         DataError
             When the data are invalid; names file, line and column if they are known.
         """
-        ...
 
     def survey(self, block: int, held: HeldOut = None) -> BlockSummary:
         """Return the statistics of one block; all blocks' are needed before any is read.
 
         Rows that are held out have no part in an encoding.
         """
-        ...
 
     def with_stats(self, facts: DatasetStats) -> Source:
         """Return a source with the statistics of a survey, or of the training data (test data).
 
         A survey of a table may find that it needs another one: of columns that hold words.
         """
-        ...
 
     def with_columns(self, n_columns: int) -> Source:
         """Return a source with ``n_columns`` columns; values beyond are dropped and counted."""
-        ...
 
 
 def source_from_spec(spec: Mapping[str, Any], path: str = "data") -> Source:

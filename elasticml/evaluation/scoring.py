@@ -272,62 +272,6 @@ def column_shares(
     return out
 
 
-@dataclass(slots=True, kw_only=True)
-class ColumnScores:
-    """The driver's half: makes the metrics' sums of reduced margins."""
-
-    metrics: Metrics
-    role: Role
-    #: Rows of X.T in a whole sum: columns, targets and, if examples have weights, their roots.
-    n_parts: int
-    #: Number of rows to score.
-    n_rows: int
-    #: (n,) labels and square roots of the sample weights; None before the first whole sum.
-    _targets: F64 | None = None
-    _roots: F64 | None = None
-
-    @property
-    def size(self) -> int:
-        """Size of the next reduced vector."""
-        return 1 + self.n_rows if self._targets is not None else 2 + 3 * self.n_rows
-
-    def sums(self, model: Arrays, reduced: F64) -> F64 | None:
-        """Return the sums of the metrics over all rows, (n_sums,); None if columns are missing.
-
-        Parameters
-        ----------
-        model : mapping
-            ``coef``, ``intercept`` and, to classify, ``classes``.
-        reduced : ndarray (size,)
-
-        Raises
-        ------
-        DataError
-            When a row has a label that the training rows do not have.
-        """
-        n = self.n_rows
-        if round(float(reduced[0])) != self.n_parts:
-            return None
-        if reduced.size > 1 + n:
-            self._targets = reduced[2 + n : 2 + 2 * n].copy()
-            self._roots = reduced[2 + 2 * n :].copy() if reduced[1 + n] else np.ones(n)
-        targets, roots = self._targets, self._roots
-        assert targets is not None and roots is not None
-        margins = np.divide(reduced[1 : 1 + n], roots, out=np.zeros(n), where=roots > 0.0)
-        intercept = float(np.ravel(model["intercept"])[0])
-        margins += intercept
-        kind = self.metrics.kind
-        classes = tuple(np.ravel(model["classes"]).tolist()) if kind.n_classes else ()
-        return Metrics(self.metrics.names, replace(kind, classes=classes)).sums(
-            Scored(
-                targets=class_numbers(targets, classes, self.role) if classes else targets,
-                predictions=margins,
-                weights=roots * roots,
-                common=intercept if classes else 0.0,
-            )
-        )
-
-
 #: Prefix of the scored model's arrays.
 _PREFIX: Final = "scored/"
 #: Names of the sums in a partial.
@@ -565,17 +509,24 @@ class ScoredRows:
     role: Role
     metrics: Metrics
     n_rows: int
-    #: What makes sums of margins where members own columns; None where they own rows.
-    columns: ColumnScores | None = None
+    #: Where members own columns: rows of X.T in a whole sum, which are columns, targets and, if
+    #: examples have weights, their roots. None where they own rows.
+    n_parts: int | None = None
     #: Number of rows in the last sums, the scores, and the digest of the model.
     seen: int = 0
     scores: dict[str, float | None] = field(default_factory=dict)
     digest: str = ""
+    #: (n_rows,) labels and square roots of the sample weights, where members own columns; None
+    #: before the first whole sum.
+    _targets: F64 | None = None
+    _roots: F64 | None = None
 
     @property
     def size(self) -> int:
         """Number of sums that an exchange reduces."""
-        return self.metrics.n_sums if self.columns is None else self.columns.size
+        if self.n_parts is None:
+            return self.metrics.n_sums
+        return 1 + self.n_rows if self._targets is not None else 2 + 3 * self.n_rows
 
     @property
     def is_complete(self) -> bool:
@@ -584,10 +535,47 @@ class ScoredRows:
 
     def take(self, model: Arrays, reduced: F64) -> None:
         """Take the sums of a model's metrics."""
-        sums = reduced if self.columns is None else self.columns.sums(model, reduced)
+        sums = reduced if self.n_parts is None else self._sums_of_columns(model, reduced)
         self.seen = 0 if sums is None else round(float(sums[0]))
         self.digest = _digest(model)
         self.scores = self.metrics.scores(np.zeros(self.metrics.n_sums) if sums is None else sums)
+
+    def _sums_of_columns(self, model: Arrays, reduced: F64) -> F64 | None:
+        """Return the sums of the metrics over all rows, (n_sums,); None if columns are missing.
+
+        Parameters
+        ----------
+        model : mapping
+            ``coef``, ``intercept`` and, to classify, ``classes``.
+        reduced : ndarray (size,)
+            See the top of this file.
+
+        Raises
+        ------
+        DataError
+            When a row has a label that the training rows do not have.
+        """
+        n = self.n_rows
+        if round(float(reduced[0])) != self.n_parts:
+            return None
+        if reduced.size > 1 + n:
+            self._targets = reduced[2 + n : 2 + 2 * n].copy()
+            self._roots = reduced[2 + 2 * n :].copy() if reduced[1 + n] else np.ones(n)
+        targets, roots = self._targets, self._roots
+        assert targets is not None and roots is not None
+        margins = np.divide(reduced[1 : 1 + n], roots, out=np.zeros(n), where=roots > 0.0)
+        intercept = float(np.ravel(model["intercept"])[0])
+        margins += intercept
+        kind = self.metrics.kind
+        classes = tuple(np.ravel(model["classes"]).tolist()) if kind.n_classes else ()
+        return Metrics(self.metrics.names, replace(kind, classes=classes)).sums(
+            Scored(
+                targets=class_numbers(targets, classes, self.role) if classes else targets,
+                predictions=margins,
+                weights=roots * roots,
+                common=intercept if classes else 0.0,
+            )
+        )
 
     def history_columns(self) -> dict[str, float | int | None]:
         """Return the columns of the history; the number of rows if some were missing."""
@@ -751,15 +739,12 @@ class Scoring:
             )
         rows: dict[Role, ScoredRows] = {}
         for role, metrics in _metrics(section, facts, validate, evaluate).items():
-            n, columns = _n_rows(facts, role, section), None
-            if owns_columns(section):
-                columns = ColumnScores(
-                    metrics=metrics,
-                    role=role,
-                    n_parts=facts.n_rows,
-                    n_rows=n,
-                )
-            rows[role] = ScoredRows(role=role, metrics=metrics, n_rows=n, columns=columns)
+            rows[role] = ScoredRows(
+                role=role,
+                metrics=metrics,
+                n_rows=_n_rows(facts, role, section),
+                n_parts=facts.n_rows if owns_columns(section) else None,
+            )
         held = rows.get("validation")
         chosen = evaluate if isinstance(evaluate, Mapping) else {}
         return Scoring(

@@ -20,7 +20,6 @@ class ClusterLike(Protocol):
     @property
     def scheduler_address(self) -> str:
         """The scheduler's address."""
-        ...
 
 
 #: Where a job runs. None is Dask's current client.

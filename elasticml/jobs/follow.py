@@ -41,15 +41,12 @@ class FollowedJob(Protocol):
 
     def batches(self, since: int = 0) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Yield the story in batches, to its end."""
-        ...
 
     def outcome(self) -> JobOutcome:
         """Fetch the job's results so far."""
-        ...
 
     def cancel(self) -> None:
         """Cancel the job."""
-        ...
 
 
 def follow(

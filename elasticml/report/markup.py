@@ -9,12 +9,13 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from elasticml.report.words import WORDS, anchor
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from elasticml.protocol.job_record import JobRecord
     from elasticml.report.style import Picture
 
@@ -32,6 +33,9 @@ class PlainTable:
 @cache
 def _environment() -> Environment:
     """Return jinja2's environment of the templates: every value is escaped."""
+    # Imported here: who follows a job needs it only where a page is drawn.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("elasticml.report"),
         autoescape=True,

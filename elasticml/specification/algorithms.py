@@ -1009,6 +1009,17 @@ _ABSENT: dict[str, tuple[str, ...]] = {
 }
 
 
+#: What each rule does about the examples of lost members.
+_RULES = {
+    "reload": "others read them again",
+    "taylor": "estimate them",
+    "ignore": "leave them out meanwhile",
+    "ignore_rescaled": "as ignore, with the others' sum scaled up",
+    "freeze": "go on with their variables as they were, under an upper bound of the gap",
+    "stall": "wait",
+}
+
+
 def absent_rule(algorithm: str, absent: object) -> str:
     """Check a job's ``absent`` rule against its algorithm, and resolve "auto".
 
@@ -1024,7 +1035,7 @@ def absent_rule(algorithm: str, absent: object) -> str:
         able = [name for name, rules in _ABSENT.items() if absent in rules]
         raise ConfigError(
             f"absent: got {shown(absent)}, which algorithm {algorithm} cannot follow, but "
-            f"{', '.join(able)}; use {_REMEDIES[algorithm]}"
+            f"{', '.join(able)}; use {' or '.join(f'{r} ({_RULES[r]})' for r in supported[1:])}"
         )
     return resolve_absent(str(absent), algorithm)
 
@@ -1049,19 +1060,6 @@ def resolve_placement(
     if lies_on_workers:
         return "readers"
     return "random" if algorithm in LOCAL_TRAINING else "contiguous"
-
-
-_REMEDIES = {
-    AsyncSGD.name: "reload (others read them) or ignore (leave them until members come)",
-    BatchGradient.name: "taylor (estimate them), ignore, reload (read them again elsewhere) or "
-    "stall (wait)",
-    CoCoA.name: "reload (read them again elsewhere), freeze (go on without them, under an upper "
-    "bound of the gap) or stall (wait)",
-    LocalSGD.name: "reload (read them again elsewhere), ignore (leave them out meanwhile) or stall "
-    "(wait)",
-    PrimalCoCoA.name: "reload (read them again elsewhere), freeze (go on with their coefficients "
-    "as they were) or stall (wait)",
-}
 
 
 A = TypeVar("A", bound=SettingsModel)

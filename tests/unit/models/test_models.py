@@ -370,6 +370,17 @@ def test_centres_measure_distances() -> None:
     assert centres.score([[0.0, 1.0]]) == -1.0
 
 
+def test_a_networks_arrays_are_written_as_safetensors_in_float32(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    facts = merge_summaries([em.from_arrays(np.zeros((2, 4)), [0, 1]).read(0, None, 1)[1]])
+    arrays = {"weight": np.arange(6.0).reshape(2, 3).T, "bias": np.array([1 / 3])}
+    NetworkModel(arrays, {"name": "local_sgd"}, facts).to_safetensors(tmp_path / "net.safetensors")
+    read = safetensors.load_file(tmp_path / "net.safetensors")
+    assert {name: (a.dtype, a.tolist()) for name, a in read.items()} == {
+        name: (np.float32, a.astype(np.float32).tolist()) for name, a in arrays.items()
+    }
+
+
 @pytest.mark.parametrize("key", ["model", "loss"])
 def test_a_file_of_a_network_runs_no_code_that_it_names(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
