@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import PrivateAttr
 
-from elasticml.data.readers.arrays import chunk_bodies
+from elasticml.data.readers.arrays import chunks_in_memory
 from elasticml.data.readers.dask_partitions import has_partitions
 from elasticml.data.readers.files import absolute
 from elasticml.data.scored_rows import scored_as, with_scored_rows
@@ -587,12 +587,12 @@ def _submit(client: Client, record: dict[str, Any], data: Source) -> None:
         sent = job_record(record)
         members = sent.members.start
         size = resolve_chunk_bytes(data, sent.chunk_bytes, members)
-        bodies = chunk_bodies(data, size, members)
+        chunks, summaries = chunks_in_memory(data, size, members)
         record["chunk_bytes"] = size
         extras = {
-            "ids": list(bodies.ids),
-            "bodies": [bytes(body) for body in bodies.bodies],
-            "summaries": [summary.to_json() for summary in bodies.summaries],
+            "ids": [str(chunk.id) for chunk in chunks],
+            "bodies": [bytes(chunk.body) for chunk in chunks],
+            "summaries": [summary.to_json() for summary in summaries],
         }
     elif has_partitions(data):
         from distributed.protocol.pickle import dumps

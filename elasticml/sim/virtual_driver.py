@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 from elasticml.algorithms.kernel_modules import kernel_modules, warm_up, warms_up
 from elasticml.control.driver import Driver
-from elasticml.data.readers.arrays import chunk_bodies
+from elasticml.data.readers.arrays import chunks_in_memory
 from elasticml.data.source import Source
-from elasticml.ids import chunk_id
 from elasticml.protocol import events as ev
 from elasticml.protocol.job_record import JobRecord
 from elasticml.runtime.block_registry import BlockRegistry
@@ -138,8 +137,8 @@ def _blocks(record: JobRecord, source: Any) -> BlockRegistry | None:
     """Return the chunks of a source in memory, which the driver sends to the members."""
     if not getattr(source, "is_in_memory", False):
         return None
-    sent = chunk_bodies(source, record.chunk_bytes, record.members.start)
+    chunks, summaries = chunks_in_memory(source, record.chunk_bytes, record.members.start)
     bodies: dict[int, list[tuple[str, Any]]] = {}
-    for id, body in zip(sent.ids, sent.bodies, strict=True):
-        bodies.setdefault(chunk_id(id).block, []).append((id, body))
-    return BlockRegistry(bodies, sent.summaries)
+    for chunk in chunks:
+        bodies.setdefault(chunk.id.block, []).append((str(chunk.id), chunk.body))
+    return BlockRegistry(bodies, summaries)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, get_args
 
 from numpy.typing import ArrayLike
 from pydantic import PrivateAttr
 
 from elasticml.data.chunks.by_columns import COLUMNS, check_by, rows_by_columns
+from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.rows import (
     Rows,
     rows_digest,
@@ -185,16 +185,9 @@ class ArraySource(MemorySource):
         yield slice_rows(self.rows, start, stop)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkBodies:
-    """All chunks of arrays in memory: ids and bodies in the same order, and block summaries."""
-
-    ids: tuple[str, ...]
-    bodies: tuple[memoryview, ...]
-    summaries: tuple[BlockSummary, ...]
-
-
-def chunk_bodies(source: Source, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
+def chunks_in_memory(
+    source: Source, chunk_bytes: int | None, n_members: int
+) -> tuple[list[Chunk], list[BlockSummary]]:
     """Partition all rows of a source in memory, after a survey if it needs one.
 
     Raises
@@ -205,9 +198,4 @@ def chunk_bodies(source: Source, chunk_bytes: int | None, n_members: int) -> Chu
     ready = survey_all(source)
     size = resolve_chunk_bytes(ready, chunk_bytes, n_members)
     parts = [ready.read(block.index, size, n_members) for block in ready.blocks()]
-    chunks = [chunk for part, _ in parts for chunk in part]
-    return ChunkBodies(
-        ids=tuple(str(chunk.id) for chunk in chunks),
-        bodies=tuple(chunk.body for chunk in chunks),
-        summaries=tuple(summary for _, summary in parts),
-    )
+    return [chunk for part, _ in parts for chunk in part], [summary for _, summary in parts]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.registry import column_bytes
-from elasticml.data.readers.arrays import chunk_bodies, from_arrays
-from elasticml.ids import chunk_id
+from elasticml.data.readers.arrays import chunks_in_memory, from_arrays
 from elasticml.protocol import events as ev
 from elasticml.protocol.job_record import job_record
 from elasticml.runtime.block_registry import BlockRegistry, columns_that_fit
@@ -18,11 +17,9 @@ from elasticml.training.driver_session import DriverSession
 
 def intake_and_desk(n_columns: int) -> tuple[BlockRegistry, DriverSession]:
     source = from_arrays(np.eye(4, n_columns), np.arange(4.0))
-    made = chunk_bodies(source, 1024, 1)
-    bodies: dict[int, list] = {}
-    for id, body in zip(made.ids, made.bodies, strict=True):
-        bodies.setdefault(chunk_id(id).block, []).append((id, body))
-    return BlockRegistry(bodies, made.summaries), DriverSession(job_record({"job": "j"}), source)
+    chunks, summaries = chunks_in_memory(source, 1024, 1)
+    bodies = {0: [(str(chunk.id), chunk.body) for chunk in chunks]}
+    return BlockRegistry(bodies, summaries), DriverSession(job_record({"job": "j"}), source)
 
 
 def test_more_columns_than_a_model_may_have_are_a_clear_error():
@@ -66,9 +63,9 @@ def test_an_optimizers_memory_per_column_counts():
 
 def test_a_member_that_takes_over_chunks_gets_only_these():
     source = from_arrays(np.ones((100, 4)), np.arange(100.0))
-    made = chunk_bodies(source, 1024, 1)
-    bodies = {0: list(zip(made.ids, made.bodies, strict=True))}
-    data = BlockRegistry(bodies, made.summaries)
-    expected = [chunk_id(made.ids[2]), chunk_id(made.ids[0])]
+    chunks, summaries = chunks_in_memory(source, 1024, 1)
+    ids = [str(chunk.id) for chunk in chunks]
+    data = BlockRegistry({0: [(str(chunk.id), chunk.body) for chunk in chunks]}, summaries)
+    expected = [chunks[2].id, chunks[0].id]
     sent = [frame.prefix["chunk"] for frame in data.frames({0}, only=expected)]
-    assert (sent, len(made.ids) > 3) == ([made.ids[0], made.ids[2]], True)
+    assert (sent, len(ids) > 3) == ([ids[0], ids[2]], True)

@@ -12,10 +12,9 @@ import scipy.sparse as sp
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.dataset_stats import merge_summaries
 from elasticml.data.readers import arrays
-from elasticml.data.readers.arrays import chunk_bodies, from_arrays
+from elasticml.data.readers.arrays import chunks_in_memory, from_arrays
 from elasticml.data.source import Source, load_all, source_from_spec
 from elasticml.errors import ConfigError
-from elasticml.ids import chunk_id
 from tests.unit.data.rows import labels, matrix
 
 RNG = np.random.default_rng(0)
@@ -69,14 +68,11 @@ def test_arrays_above_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_bodies_sent_along_are_the_chunks_that_the_spec_names() -> None:
     data = from_arrays(X, y)
-    sent = chunk_bodies(data, 2000, 4)
+    sent, summaries = chunks_in_memory(data, 2000, 4)
     stand_in = source_from_spec(json.loads(json.dumps(data.spec())))
-    chunks = [
-        Chunk.from_body(chunk_id(name), bytes(body))
-        for name, body in zip(sent.ids, sent.bodies, strict=True)
-    ]
+    chunks = [Chunk.from_body(one.id, bytes(one.body)) for one in sent]
     np.testing.assert_array_equal(matrix(chunks), X)
-    assert merge_summaries(sent.summaries).n_rows == 300
+    assert merge_summaries(summaries).n_rows == 300
     assert stand_in.blocks() == data.blocks()
     assert stand_in.fingerprint() == data.fingerprint() == chunks[0].id.source
     with pytest.raises(ConfigError, match="write them to a shared path"):
