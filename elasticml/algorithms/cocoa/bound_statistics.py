@@ -23,16 +23,16 @@ Sums are serial and in row order, so that a chunk gives the same bits on any mem
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa import frozen_loss_bound
+from elasticml.algorithms.cocoa import frozen_loss_bound as bound
 from elasticml.algorithms.cocoa.chunk_pointers import stored_of
 from elasticml.algorithms.cocoa.frozen_loss_bound import BoundPlan
+from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64, I64
 from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk
@@ -46,51 +46,12 @@ EIGENVALUE_STEPS: Final = 4
 ROUNDED: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowMap:
-    """The rows as the algorithm sees them: ``x~ = ((x - shift) * factor, constant)``.
-
-    A model is *sent* in the chunks' own coordinates: ``factor * v``. With a constant or a shift it
-    has one more coordinate at the end, the offset that is added to every row's margin.
-    """
-
-    n_columns: int
-    #: (n_columns,), positive.
-    factor: F64 | None = None
-    #: (n_columns,).
-    shift: F64 | None = None
-    #: Value of the intercept's column (``intercept_scaling``); 0 without an intercept.
-    constant: float = 0.0
-
-    @property
-    def has_offset(self) -> bool:
-        """Whether the sent model has a last coordinate that belongs to no column."""
-        return self.constant != 0.0 or self.shift is not None
-
-    @property
-    def n_sent(self) -> int:
-        """Coordinates of a sent model."""
-        return self.n_columns + self.has_offset
-
-    def sent_factor(self) -> F64:
-        """Return the factors from trained to sent coordinates, (n_sent,)."""
-        columns = np.ones(self.n_columns) if self.factor is None else self.factor
-        if not self.has_offset:
-            return columns
-        return np.append(columns, self.constant or 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedChunk:
-    """A chunk with the margins of its rows at the model v0."""
-
-    chunk: Chunk
-    #: (n,), -1 or +1; real for the squared loss.
-    targets: F64
-    #: (n,), ``y_i x~_i.v0``; for the squared loss ``x~_i.v0``.
-    margins: F64
-    #: (n,), nonnegative; None for ones.
-    weights: F64 | None = None
+def _sent_factor(rows: Columns) -> F64:
+    """Return the factors from trained to sent coordinates, (n_sent,)."""
+    columns = np.ones(rows.n_columns) if rows.factor is None else rows.factor
+    if not rows.has_offset:
+        return columns
+    return np.append(columns, rows.constant if rows.intercept else 1.0)
 
 
 def matrices(chunk: Chunk) -> Iterator[tuple[slice, Any]]:
@@ -118,7 +79,7 @@ def matrices(chunk: Chunk) -> Iterator[tuple[slice, Any]]:
         yield rows, scipy.sparse.csr_array((values, indices, indptr), shape=shape)
 
 
-def row_maxima(chunk: Chunk, rows: RowMap) -> F64:
+def row_maxima(chunk: Chunk, rows: Columns) -> F64:
     """Bound the rows' lengths, for one "max" exchange before the first statistics.
 
     Returns
@@ -132,7 +93,7 @@ def row_maxima(chunk: Chunk, rows: RowMap) -> F64:
     return most
 
 
-def _squares(matrix: Any, rows: RowMap) -> tuple[F64, F64]:
+def _squares(matrix: Any, rows: Columns) -> tuple[F64, F64]:
     """``|x~_i|^2`` and the squared reach of every row, each (n,).
 
     The reach is ``2 (|f x|^2 + |f shift|^2 + constant^2)``: the absolute terms of a product
@@ -141,7 +102,7 @@ def _squares(matrix: Any, rows: RowMap) -> tuple[F64, F64]:
     factor, shift, d = rows.factor, rows.shift, matrix.shape[1]
     f2 = np.ones(rows.n_columns) if factor is None else factor * factor
     scaled = (matrix**2) @ f2[:d]
-    constant = rows.constant**2
+    constant = rows.intercept * rows.constant**2
     if shift is None:
         return scaled + constant, 2.0 * (scaled + constant)
     kept = float((shift * shift) @ f2)
@@ -152,7 +113,14 @@ def _squares(matrix: Any, rows: RowMap) -> tuple[F64, F64]:
 
 
 def add_statistics(
-    plan: BoundPlan, rows: RowMap, sent: F64, evaluated: EvaluatedChunk, out: Mapping[str, F64]
+    plan: BoundPlan,
+    rows: Columns,
+    sent: F64,
+    chunk: Chunk,
+    targets: F64,
+    weights: F64 | None,
+    margins: F64,
+    out: Mapping[str, F64],
 ) -> None:
     """Add a chunk's statistics to ``out``, arrays of the shapes ``plan.shapes``.
 
@@ -160,56 +128,29 @@ def add_statistics(
     ----------
     sent : ndarray (n_sent,)
         The model v0 in sent coordinates.
+    targets, margins : ndarray (n,)
+        Margins are ``x~_i.v0``, in classification times the target.
+    weights : ndarray (n,), optional
+        Nonnegative; ones by default.
     """
-    n = evaluated.chunk.n_rows
+    n, n_bins, is_folded = chunk.n_rows, plan.n_bins, plan.loss.is_classification
     if n == 0:
         return
     sums = plan.zeros() if plan.is_staged else out
-    _add(plan, rows, sent, evaluated, sums)
-    sums[frozen_loss_bound.MOMENTS][0, frozen_loss_bound.CHUNKS] += 1.0
-    sums[frozen_loss_bound.MOMENTS][0, frozen_loss_bound.SIZES] += (
-        float(n) ** frozen_loss_bound.SIZE_POWER
-    )
-    if plan.is_staged:
-        for name, array in sums.items():
-            out[name][...] += array
-
-
-def _add(
-    plan: BoundPlan, rows: RowMap, sent: F64, evaluated: EvaluatedChunk, out: Mapping[str, F64]
-) -> None:
-    chunk, targets, n_bins = evaluated.chunk, evaluated.targets, plan.n_bins
-    s = np.ones(chunk.n_rows) if evaluated.weights is None else evaluated.weights
-    # Margins are folded already: labels count as +1.
-    own = np.ones(chunk.n_rows) if plan.loss.is_classification else targets
-    keys = plan.loss.terms.bound_key(evaluated.margins)
+    moments, vectors = sums[bound.MOMENTS], sums[bound.VECTORS]
+    moments[0, bound.CHUNKS] += 1.0
+    moments[0, bound.SIZES] += float(n) ** bound.SIZE_POWER
+    s = np.ones(n) if weights is None else weights
+    keys = plan.loss.terms.bound_key(margins)
     losses, slopes = keys, keys
     if not plan.has_kink:
-        losses, slopes = plan.loss.each(evaluated.margins, own)
+        # Margins are folded already: labels count as +1.
+        losses, slopes = plan.loss.each(margins, np.ones(n) if is_folded else targets)
     at = np.searchsorted(np.array(plan.edges), keys, side="right").astype(np.int64)
-    signed = s * targets if plan.loss.is_classification else s
-    moments, vectors = out[frozen_loss_bound.MOMENTS], out[frozen_loss_bound.VECTORS]
-    factor = rows.sent_factor()
+    signed = s * targets if is_folded else s
     for part, matrix in matrices(chunk):
-        bins, weights, c, slope = at[part], s[part], signed[part], slopes[part]
-        squares, reach = _squares(matrix, rows)
-        for column, values in (
-            (frozen_loss_bound.WEIGHT, weights),
-            (frozen_loss_bound.FIRST, weights * losses[part]),
-            (frozen_loss_bound.SECOND, weights * slope * slope),
-            (frozen_loss_bound.TRACE, weights * squares),
-            (frozen_loss_bound.REACH, weights * reach),
-            (frozen_loss_bound.ROWS, np.ones(bins.size)),
-        ):
-            moments[:, column] += np.bincount(bins, values, n_bins)
-        # The trace where the largest eigenvalues are not needed.
-        most = np.bincount(bins, weights * squares, n_bins)
-        if plan.form == "scalar" and rows.shift is None:
-            scaled = factor[: rows.n_columns]
-            most = np.minimum(
-                most, largest_eigenvalues(matrix, bins, weights, scaled, rows.constant, n_bins)
-            )
-        moments[:, frozen_loss_bound.SPECTRAL] += most
+        bins, c, slope = at[part], signed[part], slopes[part]
+        _add_moments(plan, rows, matrix, bins, s[part], losses[part], slope, moments)
         if plan.has_kink and plan.form != "scalar":
             _add_rows(matrix, bins, c, rows.has_offset, vectors)
             _add_rows(matrix, bins + n_bins, c * slope, rows.has_offset, vectors)
@@ -217,11 +158,35 @@ def _add(
             c = np.where(slope >= 0.0, c, 0.0) if plan.has_kink else c * slope
             _add_rows(matrix, np.zeros_like(bins), c, rows.has_offset, vectors)
         if plan.form == "matrix":
-            _add_products(matrix, rows, bins, weights, out[frozen_loss_bound.PRODUCTS])
+            _add_products(matrix, rows, bins, s[part], sums[bound.PRODUCTS])
         elif plan.form == "diagonal":
-            profile = positive_profile(sent, factor)
-            products = out[frozen_loss_bound.PRODUCTS]
-            add_diagonals(matrix, bins, weights, profile, rows.has_offset, products)
+            profile = positive_profile(sent, _sent_factor(rows))
+            add_diagonals(matrix, bins, s[part], profile, rows.has_offset, sums[bound.PRODUCTS])
+    if plan.is_staged:
+        for name, array in sums.items():
+            out[name][...] += array
+
+
+def _add_moments(
+    plan: BoundPlan, rows: Columns, matrix: Any, at: I64, s: F64, losses: F64, slope: F64, out: F64
+) -> None:
+    squares, reach = _squares(matrix, rows)
+    # The trace where the largest eigenvalues are not needed.
+    trace = most = np.bincount(at, s * squares, plan.n_bins)
+    if plan.form == "scalar" and rows.shift is None:
+        constant = rows.constant if rows.intercept else 0.0
+        factor = _sent_factor(rows)[: rows.n_columns]
+        most = np.minimum(trace, largest_eigenvalues(matrix, at, s, factor, constant, plan.n_bins))
+    for column, values in (
+        (bound.WEIGHT, s),
+        (bound.FIRST, s * losses),
+        (bound.SECOND, s * slope * slope),
+        (bound.REACH, s * reach),
+        (bound.ROWS, np.ones(at.size)),
+    ):
+        out[:, column] += np.bincount(at, values, plan.n_bins)
+    out[:, bound.TRACE] += trace
+    out[:, bound.SPECTRAL] += most
 
 
 def _add_rows(
@@ -242,7 +207,7 @@ def _add_rows(
         out[:, -1] += total if inverse is None else total * inverse[-1]
 
 
-def _add_products(matrix: Any, rows: RowMap, at: I64, s: F64, out: F64) -> None:
+def _add_products(matrix: Any, rows: Columns, at: I64, s: F64, out: F64) -> None:
     """Add ``s_i x_i x_i^T``, packed, to the rows' bins."""
     offset, width = float(rows.has_offset), rows.n_sent
     if isinstance(matrix, np.ndarray):

@@ -153,16 +153,13 @@ def _train(
         coef = np.maximum(coef, 0.0)
     # Zero is allowed everywhere.
     coef[~(problem.penalty.sizes(coef) < math.inf)] = 0.0
-    cocoa = Cocoa(
+    cocoa = Columns(
         settings=settings,
-        orientation=Columns(
-            settings=settings,
-            problem=problem,
-            summary=summary,
-            known=CertifiedColumns(lengths=np.sqrt(summary.norms), coef=coef),
-            z=problem.with_intercept(np.zeros(facts.n_columns))[0],
-            working_set=WorkingSet(n=facts.n_columns, centred=settings.intercept),
-        ),
+        problem=problem,
+        summary=summary,
+        known=CertifiedColumns(lengths=np.sqrt(summary.norms), coef=coef),
+        z=problem.with_intercept(np.zeros(facts.n_columns))[0],
+        working_set=WorkingSet(n=facts.n_columns, centred=settings.intercept),
         gap_schedule=GapSchedule(
             every=settings.given_gap_every, target=settings.gap_to_reach(0.0), rows=summary.d
         ),
@@ -283,8 +280,8 @@ def check_finite(certificate: Certificate, settings: PrimalCoCoA) -> Certificate
 
 
 @dataclass(slots=True, kw_only=True)
-class Columns:
-    """The margins between rounds; see :class:`elasticml.algorithms.cocoa.trainer.Orientation`."""
+class Columns(Cocoa):
+    """A job by columns: the margins between rounds."""
 
     settings: PrimalCoCoA
     problem: Problem
@@ -306,11 +303,6 @@ class Columns:
     #: Whether the last exchange had all columns.
     is_whole: bool = False
 
-    @property
-    def stand_ins(self) -> int:
-        """0: the coefficients of absent columns are known."""
-        return 0
-
     def note(self, outcome: Outcome) -> bool:
         """Record which groups are absent; return whether they have changed."""
         changed = outcome.absent != self.groups or outcome.opened is not None
@@ -319,7 +311,7 @@ class Columns:
 
     # --- certificates -------------------------------------------------------------------------
 
-    def ask_certificate(self, cocoa: Cocoa, *, waits: bool) -> Exchange:
+    def ask_certificate(self, *, waits: bool) -> Exchange:
         """Send a dual feasible residual, and the last model for chunks without coefficients."""
         self.sent = self.problem.dual_residual(self.z)
         taken, self.taken = self.taken, None
@@ -340,7 +332,7 @@ class Columns:
             parameters={"parts": not waits, "centred": self.settings.intercept},
         )
 
-    def certified(self, cocoa: Cocoa, outcome: Outcome) -> Certified:
+    def certified(self, outcome: Outcome) -> Certified:
         """Compute the objective, a lower bound of it, and the margins."""
         problem, former = self.problem, self.z
         arrays = {name: np.asarray(values) for name, values in outcome.arrays.items()}
@@ -362,12 +354,12 @@ class Columns:
 
     # --- passes -------------------------------------------------------------------------------
 
-    def ask_pass(self, cocoa: Cocoa) -> Exchange:
+    def ask_pass(self) -> Exchange:
         """Send the residual, the curvatures, and the sphere that contains every solution's."""
         problem, sphere = self.problem, {"share": 0.0, "radius": 0.0}
         screens = self.settings.screens and math.isfinite(problem.smoothness)
-        if screens and self.dual is not None and cocoa.best is not None:
-            gap = cocoa.best.primal * problem.total - self.dual.scaled
+        if screens and self.dual is not None and self.best is not None:
+            gap = self.best.primal * problem.total - self.dual.scaled
             sphere = {"share": self.dual.share, "radius": radius_of(gap)}
         residual, curvature = problem.residual(self.z), problem.curvature(self.z)
         curvatures = {} if curvature is None else {"curvature": curvature}
@@ -384,7 +376,7 @@ class Columns:
             },
         )
 
-    def take(self, cocoa: Cocoa, outcome: Outcome) -> Step:
+    def take(self, outcome: Outcome) -> Step:
         """Add the members' changes of the margins, scaled by the line search."""
         arrays, problem = outcome.arrays, self.problem
         dv, sizes, inner = (np.asarray(arrays[name]) for name in ("dv", "sizes", "inner"))
@@ -401,20 +393,20 @@ class Columns:
 
     # --- solving on the driver ----------------------------------------------------------------
 
-    def solves_here(self, cocoa: Cocoa) -> bool:
+    def solves_here(self) -> bool:
         """Whether several members have all columns, and it is time for an attempt."""
-        return self._may_gather(cocoa) and self.working_set.waits <= 0
+        return self._may_gather() and self.working_set.waits <= 0
 
-    def _may_gather(self, cocoa: Cocoa) -> bool:
+    def _may_gather(self) -> bool:
         # A single member with all columns of a lasso needs no help.
         is_alone = self.partitions < (2.0 if self.problem.classes is None else 1.0)
-        return self.settings.gathers and self.is_whole and not (is_alone or cocoa.is_stale)
+        return self.settings.gathers and self.is_whole and not (is_alone or self.is_stale)
 
-    def solve_here(self, cocoa: Cocoa) -> Generator[Exchange, Outcome, bool]:
+    def solve_here(self) -> Generator[Exchange, Outcome, bool]:
         """Gather the columns of a small model and solve for them; return whether this was done."""
         working_set, known, problem, dual = self.working_set, self.known, self.problem, self.dual
-        best, current = cocoa.best, cocoa.current
-        if not self._may_gather(cocoa) or current is None or dual is None or best is None:
+        best, current = self.best, self.current
+        if not self._may_gather() or current is None or dual is None or best is None:
             return False
         if not working_set.is_time():
             return False
@@ -430,9 +422,9 @@ class Columns:
                 returns={"columns": (missing.size, self.z.size), "found": missing.shape},
                 is_long=True,
             )
-            arrays = (yield from cocoa.ask(gather)).arrays
+            arrays = (yield from self.ask(gather)).arrays
             columns, found = (np.asarray(arrays[name]) for name in ("columns", "found"))
-            if not working_set.take(missing, columns, found) or cocoa.is_stale:
+            if not working_set.take(missing, columns, found) or self.is_stale:
                 return False
         before, total = best.gap, problem.total
         goal = max(INNER * before, 0.5 * self.settings.gap_to_reach(best.primal)) * total
@@ -444,28 +436,24 @@ class Columns:
             working_set.ended(before, before)
             return False
         self.taken, self.z = solution
-        cocoa.current, cocoa.gamma_taken = None, 1.0
-        yield from cocoa.certify()
-        working_set.ended(before, cocoa.best.gap if cocoa.best is not None else before)
+        self.current, self.gamma_taken = None, 1.0
+        yield from self.certify()
+        working_set.ended(before, self.best.gap if self.best is not None else before)
         return True
 
     # --- reports ------------------------------------------------------------------------------
-
-    def reported(self, current: Certificate | None, best: Certificate | None) -> Certificate | None:
-        """Return the best certificate."""
-        return best
 
     def arrays(self, shown: Certificate | None) -> Arrays:
         """Return a model in the users' form."""
         return self.summary.arrays(np.append(self.known.coef, 0.0) if shown is None else shown.v)
 
-    def history(self, outcome: Outcome | None, best: Certificate | None) -> dict[str, Any]:
+    def history(self, outcome: Outcome | None) -> dict[str, Any]:
         """Return the counts of a pass, and the sizes of the model."""
         return {
             "visited": 0.0 if outcome is None else float(outcome.arrays["visited"]),
             "gathered": len(self.working_set.columns),
             "alive": self.alive,
-            "support": None if best is None else int(np.count_nonzero(best.v[:-1])),
+            "support": None if self.best is None else int(np.count_nonzero(self.best.v[:-1])),
         }
 
     def state(self) -> tuple[dict[str, F64], dict[str, Any]]:

@@ -157,17 +157,14 @@ def _train(
     v = np.zeros(columns.n_model)
     if initial:
         v = columns.trained(initial["coef"], float(initial.get("intercept", np.zeros(1))[0]))
-    cocoa = Cocoa(
+    cocoa = Rows(
         settings=settings,
-        orientation=Rows(
-            settings=settings,
-            columns=columns,
-            frozens=frozens,
-            weight=weight_of_all(facts, targets),
-            v=v,
-            first_fill="map" if initial else "zero",
-            single=facts.layout.dtype == "float32",
-        ),
+        columns=columns,
+        frozens=frozens,
+        weight=weight_of_all(facts, targets),
+        v=v,
+        first_fill="map" if initial else "zero",
+        single=facts.layout.dtype == "float32",
         gap_schedule=GapSchedule(
             every=None if every == "target" else every,
             target=settings.gap_to_reach(0.0),
@@ -213,8 +210,8 @@ def scale_arrays(columns: Columns) -> dict[str, F64]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rows:
-    """The model between rounds; see :class:`elasticml.algorithms.cocoa.trainer.Orientation`."""
+class Rows(Cocoa):
+    """A job by rows: the model between rounds."""
 
     settings: CoCoA
     columns: Columns
@@ -242,9 +239,9 @@ class Rows:
 
     # --- certificates -------------------------------------------------------------------------
 
-    def ask_certificate(self, cocoa: Cocoa, *, waits: bool) -> Exchange:
+    def ask_certificate(self, *, waits: bool) -> Exchange:
         """Send the model, or one near it with a better primal objective."""
-        before = None if cocoa.is_stale or _is_near(cocoa) else self.before
+        before = None if self.is_stale or self._is_near else self.before
         self.sent = smoothed_model(self.settings.terms, self.v, before)
         sent, statistics = self.columns.model(self.sent), self.frozens.shapes
         return Exchange(
@@ -258,11 +255,11 @@ class Rows:
                 "unset": (),
                 **statistics,
             },
-            parameters={"fill": self.first_fill if cocoa.serial == 0 else "map"},
+            parameters={"fill": self.first_fill if self.serial == 0 else "map"},
             keep=True,
         )
 
-    def certified(self, cocoa: Cocoa, outcome: Outcome) -> Certified | None:
+    def certified(self, outcome: Outcome) -> Certified | None:
         """Add up both objectives; None if neither is known because examples are absent."""
         if outcome.absent_examples and self.frozens.plan is None:
             return None
@@ -330,7 +327,7 @@ class Rows:
 
     # --- passes -------------------------------------------------------------------------------
 
-    def ask_pass(self, cocoa: Cocoa) -> Exchange:
+    def ask_pass(self) -> Exchange:
         """Send the model."""
         settings = self.settings
         is_paper = settings.is_paper and settings.given_sigma is None
@@ -345,18 +342,18 @@ class Rows:
                 "sigma_per_member": settings.gamma if is_paper else 0.0,
                 "weight": self.weight,
                 # Gains may be so small that float32 kernels' rounding would hide them.
-                "exact": self.single and _is_near(cocoa),
+                "exact": self.single and self._is_near,
             },
         )
 
-    def take(self, cocoa: Cocoa, outcome: Outcome) -> Step:
+    def take(self, outcome: Outcome) -> Step:
         """Add the members' changes of the model, scaled by the exact line search."""
         arrays = outcome.arrays
         dv = np.asarray(arrays["dv"])
         along = self._along(
             self.v, dv, dual=float(arrays["dual"]), curvature=float(arrays["curvature"])
         )
-        length = cocoa.aggregation.length(along)
+        length = self.aggregation.length(along)
         self.before, self.v = self.v, self.v + length * dv
         if not np.all(np.isfinite(self.v)):
             raise JobFailedError(
@@ -371,26 +368,17 @@ class Rows:
             v, dv, dual=dual, curvature=curvature, weight=self.weight, l2=self.settings.l2
         )
 
-    def solve_here(self, cocoa: Cocoa) -> Generator[Exchange, Outcome, bool]:
-        """Return False: the driver has no rows."""
-        yield from ()
-        return False
-
-    def solves_here(self, cocoa: Cocoa) -> bool:
-        """Return False."""
-        return False
-
     # --- reports ------------------------------------------------------------------------------
 
-    def reported(self, current: Certificate | None, best: Certificate | None) -> Certificate | None:
+    def reported(self) -> Certificate | None:
         """Return the best certificate; as in the papers, that of the current model."""
-        return current if self.settings.is_paper else best
+        return self.current if self.settings.is_paper else self.best
 
     def arrays(self, shown: Certificate | None) -> Arrays:
         """Return a model in the users' form."""
         return self.columns.arrays(self.v if shown is None else shown.v)
 
-    def history(self, outcome: Outcome | None, best: Certificate | None) -> dict[str, float]:
+    def history(self, outcome: Outcome | None) -> dict[str, Any]:
         """Return the counts of a pass: visited rows, and of groups where they matter.
 
         ``on_cuda`` appears if rows were visited on a GPU; ``groups`` if members had several groups;
@@ -424,8 +412,7 @@ class Rows:
         """Restore the model, from which the next certificate maps the dual variables."""
         self.v, self.weight = np.array(resume.arrays["v"]), float(resume.values["weight"])
 
-
-def _is_near(cocoa: Cocoa) -> bool:
-    """Whether the gap is small: then the mean of two models is no better than the last one."""
-    best = cocoa.best
-    return best is not None and best.gap <= FINE * abs(best.primal)
+    @property
+    def _is_near(self) -> bool:
+        """Whether the gap is small: then the mean of two models is no better than the last one."""
+        return self.best is not None and self.best.gap <= FINE * abs(self.best.primal)

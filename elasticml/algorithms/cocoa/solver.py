@@ -23,7 +23,6 @@ from elasticml.algorithms.base import (
     operation_of,
 )
 from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges, dual_blocks, local_pass
-from elasticml.algorithms.cocoa.bound_statistics import RowMap
 from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
 from elasticml.algorithms.cocoa.coordinates import Coordinates, Settling
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
@@ -41,6 +40,7 @@ from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.one_against_rest import ClassesSolver
 from elasticml.algorithms.parallel import map_chunks, runs
+from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, n_models, offset_column, targets_for
 from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks.chunk import Chunk
@@ -496,35 +496,33 @@ class CocoaSolver:
     def _add_statistics(
         self, work: Work, plan: BoundPlan, rows: _RowBlock, margins: F64, binned: dict[str, F64]
     ) -> None:
-        row_map, sent = self._row_map(work), np.array(work.model["sent"], np.float64)
+        columns, sent = self._columns(work), np.array(work.model["sent"], np.float64)
         for chunk, place in zip(rows.chunks, rows.slices, strict=True):
             held, own = self._held[chunk.id], margins[place]
-            evaluated = bound_statistics.EvaluatedChunk(
-                chunk=chunk,
-                targets=held.targets,
-                margins=own * held.targets if self._loss.is_classification else own,
-                weights=held.weights,
+            own = own * held.targets if self._loss.is_classification else own
+            bound_statistics.add_statistics(
+                plan, columns, sent, chunk, held.targets, held.weights, own, binned
             )
-            bound_statistics.add_statistics(plan, row_map, sent, evaluated, binned)
 
     def _plan(self, work: Work) -> BoundPlan | None:
         if MOMENTS not in work.returns:
             return None
         return plan_statistics(self._loss, work.model["sent"].size)
 
-    def _row_map(self, work: Work) -> RowMap:
-        return RowMap(
+    def _columns(self, work: Work) -> Columns:
+        return Columns(
             n_columns=self._facts.n_columns,
+            intercept=self._settings.intercept,
             factor=work.model.get("factor"),
             shift=work.model.get("shift"),
-            constant=self._constant,
+            constant=self._settings.intercept_scaling,
         )
 
     def _largest_row(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        rows = self._row_map(work)
+        columns = self._columns(work)
 
         def run(part: Sequence[Chunk]) -> F64:
-            maxima = [bound_statistics.row_maxima(chunk, rows) for chunk in stream_chunks(part)]
+            maxima = [bound_statistics.row_maxima(chunk, columns) for chunk in stream_chunks(part)]
             return np.asarray(np.max(maxima, axis=0))
 
         maxima = parallel.map(run, runs(chunks, parallel.n_threads))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -64,69 +64,15 @@ class Certified:
     gamma: float = 0.0
 
 
-class Orientation(Protocol):
-    """Coordinates are examples (rows) or features (columns); it has the model between rounds."""
-
-    @property
-    def stand_ins(self) -> int:
-        """Number of bounds in the objective that stand for absent groups."""
-        ...
-
-    def note(self, outcome: Outcome) -> bool:
-        """Record which groups are absent; return whether they have changed."""
-        ...
-
-    def ask_certificate(self, cocoa: Cocoa, *, waits: bool) -> Exchange:
-        """Return the exchange for both objectives; it ``waits`` until nothing is absent."""
-        ...
-
-    def certified(self, cocoa: Cocoa, outcome: Outcome) -> Certified | None:
-        """Return the certificate, and recompute the model; None if nothing is known."""
-        ...
-
-    def ask_pass(self, cocoa: Cocoa) -> Exchange:
-        """Return the exchange for the members' steps."""
-        ...
-
-    def take(self, cocoa: Cocoa, outcome: Outcome) -> Step:
-        """Add the members' steps, scaled by the line search."""
-        ...
-
-    def solve_here(self, cocoa: Cocoa) -> Generator[Exchange, Outcome, bool]:
-        """Find a better model without a pass, and certify it; return whether this was done."""
-        ...
-
-    def solves_here(self, cocoa: Cocoa) -> bool:
-        """Whether the next round may do so, and take long."""
-        ...
-
-    def reported(self, current: Certificate | None, best: Certificate | None) -> Certificate | None:
-        """Return the certificate to report: that of the current model, or the best so far."""
-        ...
-
-    def arrays(self, shown: Certificate | None) -> Arrays:
-        """Return the model of a certificate, or the first one, in the users' form."""
-        ...
-
-    def history(self, outcome: Outcome | None, best: Certificate | None) -> dict[str, Any]:
-        """Return columns of the history after a pass; None: a round without one."""
-        ...
-
-    def state(self) -> tuple[dict[str, F64], dict[str, Any]]:
-        """Return arrays and JSON values from which another process continues."""
-        ...
-
-    def restore(self, resume: Resume) -> None:
-        """Restore that state; no chunk has coordinates."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class Cocoa:
-    """A job between exchanges: its certificates, its damping, and what its chunks lack."""
+    """A job between exchanges: its certificates, its damping, and what its chunks lack.
+
+    A subclass is an orientation: its coordinates are examples (rows) or features (columns), and it
+    has the model between rounds.
+    """
 
     settings: CoCoA | PrimalCoCoA
-    orientation: Orientation
     gap_schedule: GapSchedule
     aggregation: Aggregation
     local_epochs: float
@@ -150,13 +96,69 @@ class Cocoa:
     #: should have been equal.
     drift: float | None = None
 
+    # --- what an orientation supplies ---------------------------------------------------------
+
+    @property
+    def stand_ins(self) -> int:
+        """Number of bounds in the objective that stand for absent groups."""
+        return 0
+
+    def note(self, outcome: Outcome) -> bool:
+        """Record which groups are absent; return whether they have changed."""
+        raise NotImplementedError
+
+    def ask_certificate(self, *, waits: bool) -> Exchange:
+        """Return the exchange for both objectives; it ``waits`` until nothing is absent."""
+        raise NotImplementedError
+
+    def certified(self, outcome: Outcome) -> Certified | None:
+        """Return the certificate, and recompute the model; None if nothing is known."""
+        raise NotImplementedError
+
+    def ask_pass(self) -> Exchange:
+        """Return the exchange for the members' steps."""
+        raise NotImplementedError
+
+    def take(self, outcome: Outcome) -> Step:
+        """Add the members' steps, scaled by the line search."""
+        raise NotImplementedError
+
+    def solve_here(self) -> Generator[Exchange, Outcome, bool]:
+        """Find a better model without a pass, and certify it; return whether this was done."""
+        yield from ()
+        return False
+
+    def solves_here(self) -> bool:
+        """Whether the next round may do so, and take long."""
+        return False
+
+    def reported(self) -> Certificate | None:
+        """Return the certificate to report: the best so far, or that of the current model."""
+        return self.best
+
+    def arrays(self, shown: Certificate | None) -> Arrays:
+        """Return the model of a certificate, or the first one, in the users' form."""
+        raise NotImplementedError
+
+    def history(self, outcome: Outcome | None) -> dict[str, Any]:
+        """Return columns of the history after a pass; None: a round without one."""
+        raise NotImplementedError
+
+    def state(self) -> tuple[dict[str, F64], dict[str, Any]]:
+        """Return arrays and JSON values from which another process continues."""
+        raise NotImplementedError
+
+    def restore(self, resume: Resume) -> None:
+        """Restore that state; no chunk has coordinates."""
+        raise NotImplementedError
+
     # --- exchanges ----------------------------------------------------------------------------
 
     def ask(self, exchange: Exchange) -> Asking:
         """Make an exchange, and record which groups are absent."""
         seal, self.seal = self.seal, False
         outcome = yield replace(exchange, seal=seal)
-        changed = self.orientation.note(outcome)
+        changed = self.note(outcome)
         self.seal = outcome.opened is not None
         if changed or (outcome.absent_examples and self.waits):
             self.is_stale = True
@@ -171,7 +173,7 @@ class Cocoa:
     def certify(self, *, waits: bool | None = None) -> Generator[Exchange, Outcome, None]:
         """Compute both objectives, and recompute the model from the members' coordinates."""
         waits = self.waits if waits is None else waits
-        exchange = self.orientation.ask_certificate(self, waits=waits)
+        exchange = self.ask_certificate(waits=waits)
         outcome = yield from self._settle(
             replace(exchange, require="everybody" if waits else "any")
         )
@@ -179,7 +181,7 @@ class Cocoa:
         # Coordinates may have been lost since the last pass although no member is missing now.
         lost = self.serial > 1 and float(outcome.arrays["unset"]) > 0.0
         stale = self.is_stale or lost
-        found = self.orientation.certified(self, outcome)
+        found = self.certified(outcome)
         if found is None:
             self.is_stale = True
             return
@@ -193,7 +195,7 @@ class Cocoa:
 
     def _pass(self) -> Asking:
         """Request the members' steps, and apply them with the line search."""
-        asked = self.orientation.ask_pass(self)
+        asked = self.ask_pass()
         own = {
             "damping": self.aggregation.damping,
             "local_epochs": self.local_epochs,
@@ -201,7 +203,7 @@ class Cocoa:
         }
         outcome = yield from self._settle(replace(asked, parameters={**own, **asked.parameters}))
         arrays = outcome.arrays
-        step = self.orientation.take(self, outcome)
+        step = self.take(outcome)
         self.aggregation = self.aggregation.adapted(step.along, float(arrays["partitions"]))
         self.gamma = self.gamma_taken = step.length
         self.current = None
@@ -240,18 +242,18 @@ class Cocoa:
 
     def _round(self) -> Generator[Exchange, Outcome, RoundEnd]:
         """Run one pass, and the certificates that are due before and after it."""
-        orientation, outcome = self.orientation, None
-        start, reported, model = self.current, self._shown(), self._arrays()
+        outcome = None
+        start, reported, model = self.current, self.reported(), self._arrays()
         damping = self.aggregation.damping
-        if not (yield from orientation.solve_here(self)):
+        if not (yield from self.solve_here()):
             if self.is_stale:
                 yield from self.certify()
-                start, reported, model = self.current, self._shown(), self._arrays()
+                start, reported, model = self.current, self.reported(), self._arrays()
             outcome = yield from self._pass()
             # If certificates wait for absent chunks, they do so at the beginning of a round.
             if self.gap_schedule.is_due() and not (self.is_stale and self.waits):
                 yield from self.certify()
-        after = self._shown()
+        after = self.reported()
         measured = after if self.current is not None else None
         return RoundEnd(
             objective=None if reported is None else reported.primal,
@@ -259,7 +261,7 @@ class Cocoa:
             gap=None if reported is None else reported.known_gap,
             gap_is_bound=reported is not None and reported.is_bound,
             step=self.gamma_taken,
-            stand_ins=orientation.stand_ins,
+            stand_ins=self.stand_ins,
             extra={
                 "primal": None if start is None else start.primal,
                 "dual": None if start is None else start.columns()["dual"],
@@ -267,7 +269,7 @@ class Cocoa:
                 "gamma": self.gamma_taken,
                 "damping": damping,
                 "unset": 0.0 if outcome is None else float(outcome.arrays["unset"]),
-                **orientation.history(outcome, self.best),
+                **self.history(outcome),
                 "resyncs": self.resyncs,
                 "drift": self.drift,
             },
@@ -276,7 +278,7 @@ class Cocoa:
             next_objective=None if after is None or after.is_bound else after.primal,
             next_gap=None if measured is None else measured.known_gap,
             next_gap_is_bound=measured is not None and measured.is_bound,
-            is_long=orientation.solves_here(self),
+            is_long=self.solves_here(),
             resume=self._resume(),
         )
 
@@ -288,19 +290,15 @@ class Cocoa:
         if damping is not None and 0.0 < float(damping) <= 1.0:
             self.aggregation = replace(self.aggregation, damping=float(damping))
 
-    def _shown(self) -> Certificate | None:
-        """Return the reported certificate."""
-        return self.orientation.reported(self.current, self.best)
-
     def _arrays(self) -> Arrays:
         """Return the reported model, in the users' form."""
-        return self.orientation.arrays(self._shown())
+        return self.arrays(self.reported())
 
     # --- checkpoints --------------------------------------------------------------------------
 
     def _resume(self) -> Resume:
         """Return the state for continuing in another process, without the coordinates."""
-        best, (arrays, values) = self.best, self.orientation.state()
+        best, (arrays, values) = self.best, self.state()
         return Resume(
             arrays={**arrays, **({} if best is None else {"best_v": best.v})},
             values={
@@ -321,7 +319,7 @@ class Cocoa:
         model from them. Certificates stay valid: the optimum is the same.
         """
         values, self.is_stale = resume.values, True
-        self.orientation.restore(resume)
+        self.restore(resume)
         best = values["best"]
         if best is not None:
             dual = -math.inf if best["dual"] is None else best["dual"]
@@ -335,7 +333,7 @@ class Cocoa:
 
     def _reached(self) -> Model | None:
         """Return the model where the gap is small enough, or is rounding error; else None."""
-        shown = self._shown()
+        shown = self.reported()
         if shown is None:
             return None
         if shown.gap <= self.settings.gap_to_reach(shown.primal):
@@ -345,7 +343,7 @@ class Cocoa:
         return None
 
     def _model(self, *, converged: bool, reason: str) -> Model:
-        shown = self._shown()
+        shown = self.reported()
         is_bound = shown is not None and shown.is_bound
         return Model(
             arrays=self._arrays(),

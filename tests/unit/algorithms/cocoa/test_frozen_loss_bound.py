@@ -9,18 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticml.algorithms.cocoa.bound_statistics import (
-    EvaluatedChunk,
-    RowMap,
-    add_statistics,
-    row_maxima,
-)
+from elasticml.algorithms.cocoa.bound_statistics import add_statistics, row_maxima
 from elasticml.algorithms.cocoa.frozen_loss_bound import (
     BoundPlan,
     FrozenLoss,
     plan_statistics,
     trivial_bound,
 )
+from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
@@ -66,12 +62,8 @@ class Case:
                 dense[i, 8 + np.arange(3) * 4 + word[:-1] * 2 + word[1:]] = 1.0
         factor = np.exp(rng.standard_normal(d)) if mapped != "plain" else None
         shift = rng.standard_normal(d) if mapped == "shifted" else None
-        self.rows = RowMap(
-            n_columns=d,
-            factor=factor,
-            shift=shift,
-            constant=0.7 if mapped == "intercept" else 0.0,
-        )
+        has = mapped == "intercept"
+        self.rows = Columns(n_columns=d, intercept=has, factor=factor, shift=shift, constant=0.7)
         f = np.ones(d) if factor is None else factor
         m = np.zeros(d) if shift is None else shift
         self.seen = (dense - m) * f
@@ -80,26 +72,14 @@ class Case:
         self.y, self.loss, self.rng = y, loss, rng
         self.weights = rng.exponential(size=n) if weighted else None
 
-    def down(self, v):
-        f = np.ones(self.rows.n_columns) if self.rows.factor is None else self.rows.factor
-        columns = v[: self.rows.n_columns] * f
-        if not self.rows.has_offset:
-            return columns
-        offset = self.rows.constant * v[-1] if self.rows.constant else 0.0
-        if self.rows.shift is not None:
-            offset -= columns @ self.rows.shift
-        return np.append(columns, offset)
-
     def statistics(self, plan, v0, chunk):
         out = plan.zeros()
         part = self.part(chunk)
         sign = 1.0 if self.loss in REGRESSION else self.y[part]
         margins = sign * (self.seen[part] @ v0)
         s = None if self.weights is None else self.weights[part]
-        evaluated = EvaluatedChunk(
-            chunk=self.chunks[chunk], targets=self.y[part], margins=margins, weights=s
-        )
-        add_statistics(plan, self.rows, self.down(v0), evaluated, out)
+        sent, own = self.rows.down(v0), self.chunks[chunk]
+        add_statistics(plan, self.rows, sent, own, self.y[part], s, margins, out)
         return out
 
     def part(self, chunk):
@@ -127,7 +107,7 @@ def frozen(case, plan, v0, *, has_allowance=True):
     whole = {name: kept[name] + lost[name] for name in plan.shapes}
     absent = {name: whole[name] - kept[name] for name in whole}
     total = whole if has_allowance else lost
-    return FrozenLoss(plan, v0, absent, total, case.maxima(), case.down)
+    return FrozenLoss(plan, v0, absent, total, case.maxima(), case.rows.down)
 
 
 @settings(max_examples=150)
