@@ -32,6 +32,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from elasticml.arrays import F64, is_lazy, is_named
 from elasticml.data.chunks.rows import refuse_text
+from elasticml.errors import ConfigError
 from elasticml.estimators.backend_choice import (
     JOB_VALUES_MIN,
     PRODUCT_VALUES_MIN,
@@ -43,6 +44,7 @@ from elasticml.estimators.inputs import computed, load_arrays, load_training
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.estimators.solver import Case, Solution, solve_all
 from elasticml.jobs.user_warnings import warn
+from elasticml.objectives.penalties import Absolute
 from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:
@@ -321,6 +323,26 @@ class LinearEstimator(ElasticEstimator):
     def _warn_of(self, problem: Problem, solution: Solution) -> None:
         """Warn of a solution that has not converged."""
         warn_of_gap(solution.gap, problem.gap, solution.rounds)
+
+    def _terms(self, weight: float, positive: bool = False) -> Any:
+        """Return the function of one coefficient that is penalised: by default the absolute value.
+
+        ``weight`` is the factor of the penalty: of a user's it is not 0.
+        """
+        penalty, options = getattr(self, "penalty", None), getattr(self, "penalty_options", None)
+        if penalty is None and not options:
+            return Absolute(positive)
+        # Imported here: loading what jobs need takes longer than most fits.
+        from elasticml.specification.algorithms import PrimalCoCoA
+
+        settings = PrimalCoCoA(penalty=penalty, penalty_options=options, positive=positive)
+        if not settings.certifies_gap or not weight > 0.0:
+            raise ConfigError(
+                f"penalty: got {settings.penalty} with the weight {weight:g}, wanted a method "
+                "conjugate, which certifies the fit, and a weight above 0: see alpha, C and "
+                "l1_ratio; em.PrimalCoCoA takes a penalty without conjugate"
+            )
+        return settings.penalty_terms
 
     # --- the fit ----------------------------------------------------------------------------------
 

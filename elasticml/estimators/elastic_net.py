@@ -43,6 +43,11 @@ class ElasticNet(LinearRegressor):
         Start from the last fit's coefficients; with ``positive``, negative ones start at 0.
     positive : bool
         Restrict coefficients to nonnegative values.
+    penalty : class or import path, optional
+        A function of one coefficient of your own in the place of the absolute value; it needs a
+        ``conjugate``. Such a model is fitted in this process.
+    penalty_options : mapping, optional
+        Its parameters, by name; others have their defaults.
     client : distributed.Client or address, optional
         Fit as an elastic job on this cluster; for the default see ``solver_path_``.
     random_state : accepted; nothing is drawn
@@ -85,6 +90,8 @@ class ElasticNet(LinearRegressor):
     tol: float = 1e-4
     warm_start: bool = False
     positive: bool = False
+    penalty: Any = None
+    penalty_options: dict[str, float] | None = None
     client: Any = None
     precompute: Any = False
     copy_X: bool = True
@@ -92,6 +99,8 @@ class ElasticNet(LinearRegressor):
     selection: str = "cyclic"
 
     def _only_here(self, rows: ArrayRows | DaskRows) -> str | None:
+        if self.penalty is not None:
+            return f"{type(self).__name__} with a penalty of your own"
         if self.alpha > 0.0:
             return None
         return f"{type(self).__name__} with alpha=0, which has no certificate,"
@@ -101,7 +110,7 @@ class ElasticNet(LinearRegressor):
             loss="squared",
             l1=self.alpha * self.l1_ratio,
             l2=self.alpha * (1.0 - self.l1_ratio),
-            positive=self.positive,
+            terms=self._terms(self.alpha * self.l1_ratio, self.positive),
             intercept=1.0 if self.fit_intercept else None,
             gap=self.tol * (targets.variance if self.fit_intercept else targets.square),
             rounds=self.max_iter,
@@ -144,7 +153,7 @@ class Lasso(ElasticNet):
 
     Parameters
     ----------
-    alpha, fit_intercept, max_iter, tol, warm_start, positive, client
+    alpha, fit_intercept, max_iter, tol, warm_start, positive, penalty, penalty_options, client
         As for :class:`ElasticNet`, which also has the attributes.
     precompute, copy_X, random_state, selection
         Accepted for compatibility with scikit-learn.

@@ -85,6 +85,12 @@ class LogisticRegression(LinearClassifier):
         May be infinite: then there is no penalty and no certificate.
     l1_ratio : float, from 0 to 1
         Share of the L1 penalty.
+    penalty : class or import path, optional
+        A function of one coefficient of your own in the place of the absolute value, with
+        ``l1_ratio`` above 0 and two classes; it needs a ``conjugate``. Such a model is fitted in
+        this process.
+    penalty_options : mapping, optional
+        Its parameters, by name; others have their defaults.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
     fit_intercept : bool
@@ -146,6 +152,8 @@ class LogisticRegression(LinearClassifier):
     _: KW_ONLY
     C: float = 1.0
     l1_ratio: float = 0.0
+    penalty: Any = None
+    penalty_options: dict[str, float] | None = None
     tol: float = 1e-4
     fit_intercept: bool = True
     class_weight: Any = None
@@ -175,7 +183,8 @@ class LogisticRegression(LinearClassifier):
     def _only_here(self, rows: ArrayRows | DaskRows) -> str | None:
         n_classes = len(rows.labels.values) if self._is_sparse() else 2
         if n_classes <= 2:
-            return None
+            own = self.penalty is not None
+            return "LogisticRegression with a penalty of your own" if own else None
         return f"LogisticRegression with an L1 penalty and {n_classes} classes"
 
     def _targets(self, rows: ArrayRows | DaskRows) -> list[Targets]:
@@ -188,6 +197,10 @@ class LogisticRegression(LinearClassifier):
         is_sparse, total = self._is_sparse(), targets.total
         if is_sparse and self._fixed is not None:
             raise ValueError("offset with l1_ratio above 0: got both, wanted l1_ratio=0")
+        if self.penalty is not None and len(self.classes_) > 2:
+            raise ValueError(
+                f"penalty with {len(self.classes_)} classes: got one of your own, wanted none"
+            )
         strength = 1.0 / (self.C * total) if total > 0.0 else 0.0
         method: Method = "columns" if is_sparse else "newton"
         if isinstance(rows, ArrayRows) and rows.client is None and self._may_be_dual():
@@ -197,6 +210,7 @@ class LogisticRegression(LinearClassifier):
             loss="logistic",
             l1=self.l1_ratio * strength if is_sparse else 0.0,
             l2=(1.0 - self.l1_ratio) * strength if is_sparse else strength,
+            terms=self._terms(self.l1_ratio * strength),
             intercept=1.0 if self.fit_intercept else None,
             classes=len(self.classes_),
             fixed=self._fixed,

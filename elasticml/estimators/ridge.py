@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from elasticml.estimators.base import LinearRegressor, with_parameters
 from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
 from elasticml.estimators.solver import Case, Solution
+from elasticml.objectives.penalties import Absolute
 
 if TYPE_CHECKING:
     from elasticml.estimators.dask_rows import DaskRows
@@ -136,7 +137,7 @@ class Ridge(LinearRegressor):
         return Problem(
             loss="squared",
             l2=float(alphas[number % alphas.size]) / max(targets.total, 1e-300),
-            positive=self.positive,
+            terms=Absolute(self.positive),
             intercept=1.0 if self.fit_intercept else None,
             # Constant targets leave no more than rounding errors of predictions.
             gap=max(0.5 * self.tol * size, float(np.finfo(float).eps) ** 2 * targets.square),

@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
+from elasticml.objectives.penalties import Absolute
 
 if TYPE_CHECKING:
     from elasticml.algorithms.linear.dual_descent import MemoryRows
@@ -37,17 +38,19 @@ _CHUNKS: Final = 64
 _CHUNK_BYTES: Final = 2**20
 _CHUNK_BYTES_MAX: Final = 2**24
 _NAME: Final = "memory"
+_ABSOLUTE: Final = Absolute()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """``mean loss + l1 |w|_1 + l2 / 2 |w|^2``, where the mean is weighted."""
+    """``mean loss + l1 sum_j terms(w_j) + l2 / 2 |w|^2``, where the mean is weighted."""
 
     loss: Literal["squared", "logistic", "hinge", "squared_hinge", "poisson"]
     l1: float = 0.0
     l2: float = 0.0
-    #: Coefficients are not negative.
-    positive: bool = False
+    #: The function of one coefficient that ``l1`` is the weight of; here and below the absolute
+    #: value, or that of a user. See :mod:`elasticml.objectives.penalties`.
+    terms: Any = _ABSOLUTE
     #: Value of the intercept's column, whose weight is penalised unless the intercept is free; None
     #: for no intercept.
     intercept: float | None = None

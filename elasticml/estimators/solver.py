@@ -20,7 +20,7 @@ from elasticml.errors import JobFailedError
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
 from elasticml.objectives.penalties import Absolute
-from elasticml.objectives.penalty_kernels import Penalty
+from elasticml.objectives.penalty_kernels import Penalty, make_penalty
 
 if TYPE_CHECKING:
     from elasticml.algorithms.linear.linear_objective import LinearObjective
@@ -100,8 +100,8 @@ def _solve(rows: ArrayRows, case: Case) -> Solution:
 def _by_columns(rows: ArrayRows, case: Case) -> Solution:
     problem, targets = case.problem, case.targets
     total, gap = targets.total, problem.gap * targets.total
-    terms = Absolute(problem.positive)
-    penalty = Penalty(a1=problem.l1 * total, a2=problem.l2 * total, terms=terms)
+    is_l1 = isinstance(problem.terms, Absolute)
+    penalty = make_penalty(problem.l1 * total, problem.l2 * total, problem.terms)
     if problem.loss == "squared":
         from elasticml.algorithms.linear.column_matrix import ColumnMatrix
         from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
@@ -110,7 +110,7 @@ def _by_columns(rows: ArrayRows, case: Case) -> Solution:
         X = rows.X.tocsc() if hasattr(rows.X, "tocsc") else rows.X
         matrix = ColumnMatrix(X, targets.y, targets.weights, centred=centred)
         start = None if case.start is None else case.start[0][0]
-        solver = ElasticNetSolver(matrix, start, by_products=takes_products(matrix, 1))
+        solver = ElasticNetSolver(matrix, start, by_products=is_l1 and takes_products(matrix, 1))
         fit = solver.solve(penalty, gap, problem.rounds)
         fit = replace(fit, b=matrix.intercept(fit.w), converged=fit.gap <= gap)
         return _of_columns(problem, fit, total)
@@ -128,7 +128,7 @@ def _by_columns(rows: ArrayRows, case: Case) -> Solution:
     from elasticml.algorithms.linear.row_blocks import BorderedRows
     from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 
-    by_rows = constant is None and hasattr(rows.X, "indptr")
+    by_rows = constant is None and hasattr(rows.X, "indptr") and is_l1
     classifier = SparseClassifier(
         columns,
         targets.y,
@@ -422,7 +422,7 @@ def _solve_as_job(rows: ArrayRows | DaskRows, case: Case) -> Solution:
             loss=problem.loss,
             l1=problem.l1,
             l2=problem.l2,
-            positive=problem.positive,
+            positive=problem.terms.positive,
             intercept=problem.is_free and problem.intercept is not None,
             tolerance=problem.gap,
             seed=problem.seed,

@@ -39,6 +39,7 @@ from elasticml.algorithms.linear.working_sets import INNER, SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
+from elasticml.objectives.penalties import Absolute
 from elasticml.objectives.penalty_kernels import Penalty
 
 #: Newton steps on a working set before all columns are checked again.
@@ -185,7 +186,8 @@ class SparseClassifier:
     def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Fit the intercept, measure swept columns, and return the objective and a bound."""
         self.settle_intercept()
-        is_swept = self._columns.is_sparse and not self._is_on_rows
+        is_l1 = isinstance(penalty.terms, Absolute)  # whose violations sweeps measure
+        is_swept = self._columns.is_sparse and is_l1 and not self._is_on_rows
         alpha, folded = self._dual()
         if is_swept:
             self._looked, self._moments = features, self._measure(features, folded)
@@ -387,14 +389,16 @@ class SparseClassifier:
                 self._go(penalty, working, *solved)
                 return
         shift = np.divide(self._slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
-        old, is_sparse = self.w[working], self._columns.is_sparse
+        old, is_few = self.w[working], working.size <= PRODUCTS
+        if self._columns.is_sparse:
+            is_few = self._is_full(working)
         matrix = ColumnMatrix(
             self._columns.take(working), self.z - shift, curvature, centred=self._has_intercept
         )
         solver = ElasticNetSolver(
             matrix,
             old,
-            by_products=self._is_full(working) if is_sparse else working.size <= PRODUCTS,
+            by_products=is_few and isinstance(penalty.terms, Absolute),
         )
         new = solver.solve(penalty, gap, SWEEPS_MAX).w
         b = matrix.intercept(new) if self._has_intercept else 0.0

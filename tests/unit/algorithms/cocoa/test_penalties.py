@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
+from sklearn.base import clone
 
 import elasticml as em
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
@@ -119,6 +121,54 @@ def test_a_penalty_is_certified_at_scipys_optimum_when_columns_come_and_go(
         true = reference.of_arrays(row.model)
         assert row.objective == pytest.approx(true, rel=1e-9)
         assert true - reference.least <= row.gap + 1e-9 * true
+
+
+SPARSE = scipy.sparse.csr_array(X * (RNG.random(X.shape) < 0.3))
+
+
+@pytest.mark.parametrize("rows", [X, SPARSE])
+@pytest.mark.parametrize(("penalty", "loss"), [(Rounded, "logistic"), (Positive, "squared")])
+def test_an_estimator_certifies_a_penalty_at_scipys_optimum(
+    penalty: type, loss: str, rows: Any
+) -> None:
+    settings = {"l1_ratio": 0.9, "tol": 1e-11, "penalty": penalty}
+    # Both minimise the mean loss plus 0.9 times the penalty, and an L2 term of 0.1.
+    ours = em.ElasticNet(1.0, **settings)
+    if loss == "logistic":
+        ours = em.LogisticRegression(C=1.0 / N, **settings)
+    y, (cost, slope) = LABELS if loss == "logistic" else Y, BY_NUMPY[PATH + penalty.__name__]
+    reference = Reference(
+        X=rows, y=y, loss=loss, l2=0.1, has_intercept=True, positive=penalty is Positive,
+        penalty=(lambda w: 0.9 * cost(w), lambda w: 0.9 * slope(w)),
+    )  # fmt: skip
+    fit = clone(ours).fit(rows, y)
+    found = reference.objective(np.ravel(fit.coef_), float(np.ravel(fit.intercept_)[0]))
+    assert found == pytest.approx(reference.least, rel=1e-8)
+    assert 0.0 <= fit.dual_gap_ <= 1e-8 * found
+    rough = clone(ours).set_params(max_iter=1)
+    with pytest.warns(UserWarning, match="the duality gap is"):
+        rough.fit(rows, y)
+    short = reference.objective(np.ravel(rough.coef_), float(np.ravel(rough.intercept_)[0]))
+    assert 1e-8 * found < short - found <= rough.dual_gap_ * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"penalty": Silent}, "Silent with the weight 0.5, wanted a method conjugate"),
+        ({"penalty": Rounded, "alpha": 0.0}, "with the weight 0, .* a weight above 0"),
+        ({"penalty": Rounded, "positive": True}, "positive: got True, wanted none with a penalty"),
+        ({"penalty_options": {"a": 1.0}}, "penalty_options: belongs to a penalty of your own"),
+    ],
+)
+def test_an_estimator_refuses_a_penalty_that_it_cannot_certify(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        em.ElasticNet(**given).fit(X, Y)
+
+
+def test_a_classifier_with_a_penalty_has_two_classes() -> None:
+    with pytest.raises(ValueError, match="penalty with 3 classes: got one of your own"):
+        em.LogisticRegression(penalty=Rounded, l1_ratio=1.0).fit(X, np.arange(N) % 3)
 
 
 @pytest.mark.parametrize("most", [0.7, 1.6])
