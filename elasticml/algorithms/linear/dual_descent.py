@@ -30,6 +30,8 @@ from elasticml.objectives.loss_kernels import loss_named
 #: Weights of the mean of former models of which the best is certified, for a loss with a kink:
 #: margins near the kink oscillate around it from pass to pass.
 MIXED: Final = (0.0, 0.35, 0.7, 1.0)
+#: Least stored values for each column with which models are mixed.
+MIXED_VALUES: Final = 4
 #: Passes of which the mean consists mostly; of later passes, a share of them all.
 RECENT: Final = 8.0
 #: Mean of a row's own effect on its margin up to which the first pass is scaled to the rows seen.
@@ -310,6 +312,8 @@ class DualDescent:
         )
         self._alpha = np.zeros(n)
         self._v = np.zeros(d + (constant is not None))
+        # Where columns have few values, each model that is mixed costs as much as a pass.
+        self._is_mixed = loss == "hinge" and MIXED_VALUES * self._v.size <= rows.values.size
         self._active = np.arange(n, dtype=np.int32)
         self._state = np.array([n, seed * 2 + 1], np.int64)
         self._slopes = np.array([math.inf, -math.inf])
@@ -331,10 +335,10 @@ class DualDescent:
         former, since = math.inf, 0.0
         for done in range(passes):
             work += self._state[0] / self._alpha.size
-            if self._name == "hinge" and mean.size > self._alpha.size:
+            if self._is_mixed and mean.size > self._alpha.size:
                 # With many columns a mean of several models costs as much as a pass.
                 np.copyto(mean, self._v)
-            elif self._name == "hinge":
+            elif self._is_mixed:
                 mean += RECENT / (done + RECENT) * (self._v - mean)
             last, estimate = (
                 estimate,
@@ -383,7 +387,7 @@ class DualDescent:
 
     def _certify(self, mean: F64) -> float:
         """Recompute the model from the dual variables, and return the best certified gap."""
-        step = mean - self._v if self._name == "hinge" else np.empty(0)
+        step = mean - self._v if self._is_mixed else np.empty(0)
         image, sums = np.zeros(self._v.size), np.zeros(1 + len(MIXED))
         _certify(self._rows, self._problem, self._alpha, self._v, step, image, sums)
         image *= self._problem.unit
