@@ -16,7 +16,6 @@ from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import signature
 from numbers import Integral, Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
@@ -141,6 +140,8 @@ class ElasticEstimator(BaseEstimator):
         "tol": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
     }
+    #: Its parameters, by name, as fields of a dataclass.
+    _parameters: ClassVar[dict[str, Any]]
     #: Parameters that scikit-learn's estimator has, and that have no meaning here.
     _without_meaning: ClassVar[tuple[str, ...]] = ()
     #: What scikit-learn checks of the rows to predict.
@@ -181,8 +182,7 @@ class ElasticEstimator(BaseEstimator):
 
     def _ignored(self) -> list[str]:
         """Return the given parameters that have no meaning here."""
-        parameters = signature(type(self)).parameters
-        defaults = {name: parameters[name].default for name in self._without_meaning}
+        defaults = {name: self._parameters[name].default for name in self._without_meaning}
         return [f"{n}={getattr(self, n)!r}" for n, d in defaults.items() if getattr(self, n) != d]
 
     def to_model(self) -> Model:

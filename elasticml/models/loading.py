@@ -134,7 +134,7 @@ def _of_header(arrays: Arrays, name: str) -> Model:
             "model again"
         ) from None
     encoded = width if rows.encoder is None else rows.encoder.n_columns
-    if width != rows.n_columns or encoded < width:
+    if width != rows.n_columns or not 0 <= width <= encoded:
         raise DataError(
             f"{name} does not fit together: its arrays have {width} columns, its header "
             f"{min(rows.n_columns, encoded)}; save the model again"

@@ -147,7 +147,7 @@ class SvmlightSource(FileFormat):
         from elasticml.data.readers import svmlight_kernels as kernels
 
         index, _, value = token.partition(":")
-        shown = repr(token if len(token) <= 40 else token[:37] + "...")
+        index, shown = _cut(index), repr(_cut(token))
         if error == kernels.BAD_LABEL:
             return f"label is {shown}, wanted one finite number"
         if error == kernels.NEGATIVE_INDEX:
@@ -171,6 +171,10 @@ class SvmlightSource(FileFormat):
             )
             return f"value is {value[:40]!r} in {shown}, wanted a finite number{hint}"
         return f"found {shown}, wanted index:value with a whole number as the index"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _refuse_row(path: str, piece: Piece, row: int) -> NoReturn:

@@ -418,6 +418,12 @@ def test_a_file_of_a_network_runs_no_code_that_it_names(
         np.savez(path, **arrays)
         with pytest.raises(DataError, match="damaged header"):
             load_model(path, trust="planted_code:net")
+    header["settings"]["facts"] = facts.to_json()
+    header["rows"]["n_columns"] = -1
+    arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(path, **arrays)
+    with pytest.raises(DataError, match=f"{path.name} does not fit together"):
+        load_model(path, trust="planted_code:net")
 
 
 def test_scores_count_the_weights_in_the_data(tmp_path: Path) -> None:

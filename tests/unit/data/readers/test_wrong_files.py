@@ -58,6 +58,7 @@ LINES = {
     "1 1:0x10": "line 3, column 3: value is '0x10'",
     "1 1:1e": "line 3, column 3: value is '1e'",
     "1 99999999999:1": "feature index is 99999999999, wanted at most 2147483647",
+    f"1 {'9' * 300}:1": f"feature index is {'9' * 37}..., wanted at most 2147483647",
     "1 2:1 1:3 2:2 5:1": "line 3: feature index 2 occurs twice",
     "1 qid:7 2:1 qid:7 2:2 5:1": "line 3: feature index 2 occurs twice",
     "1 1:1\r 2:1\v3:1 2:2": "line 3: feature index 2 occurs twice",
