@@ -332,6 +332,11 @@ class LinearEstimator(ElasticEstimator):
         penalty, options = getattr(self, "penalty", None), getattr(self, "penalty_options", None)
         if penalty is None and not options:
             return Absolute(positive)
+        if isinstance(penalty, str) and ":" not in penalty:
+            raise ConfigError(
+                f"penalty: got {penalty!r}, wanted one of your own: a class, or its import path "
+                "such as my_module:NAME; l1_ratio=0 is the L2 penalty, l1_ratio=1 the L1 penalty"
+            )
         # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.specification.algorithms import PrimalCoCoA
 

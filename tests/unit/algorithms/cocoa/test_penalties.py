@@ -155,6 +155,7 @@ def test_an_estimator_certifies_a_penalty_at_scipys_optimum(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"penalty": "l1"}, "penalty: got 'l1', .* l1_ratio=1 the L1 penalty"),
         ({"penalty": Silent}, "Silent with the weight 0.5, wanted a method conjugate"),
         ({"penalty": Rounded, "alpha": 0.0}, "with the weight 0, .* a weight above 0"),
         ({"penalty": Rounded, "positive": True}, "positive: got True, wanted none with a penalty"),
