@@ -19,7 +19,6 @@ from elasticml.arrays import F64
 from elasticml.errors import JobFailedError
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.rows import ArrayRows, Problem, Targets
-from elasticml.objectives.penalties import Absolute
 from elasticml.objectives.penalty_kernels import Penalty, make_penalty
 
 if TYPE_CHECKING:
@@ -100,7 +99,6 @@ def _solve(rows: ArrayRows, case: Case) -> Solution:
 def _by_columns(rows: ArrayRows, case: Case) -> Solution:
     problem, targets = case.problem, case.targets
     total, gap = targets.total, problem.gap * targets.total
-    is_l1 = isinstance(problem.terms, Absolute)
     penalty = make_penalty(problem.l1 * total, problem.l2 * total, problem.terms)
     if problem.loss == "squared":
         from elasticml.algorithms.linear.column_matrix import ColumnMatrix
@@ -110,7 +108,9 @@ def _by_columns(rows: ArrayRows, case: Case) -> Solution:
         X = rows.X.tocsc() if hasattr(rows.X, "tocsc") else rows.X
         matrix = ColumnMatrix(X, targets.y, targets.weights, centred=centred)
         start = None if case.start is None else case.start[0][0]
-        solver = ElasticNetSolver(matrix, start, by_products=is_l1 and takes_products(matrix, 1))
+        solver = ElasticNetSolver(
+            matrix, start, by_products=penalty.is_l1 and takes_products(matrix, 1)
+        )
         fit = solver.solve(penalty, gap, problem.rounds)
         fit = replace(fit, b=matrix.intercept(fit.w), converged=fit.gap <= gap)
         return _of_columns(problem, fit, total)
@@ -128,7 +128,7 @@ def _by_columns(rows: ArrayRows, case: Case) -> Solution:
     from elasticml.algorithms.linear.row_blocks import BorderedRows
     from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 
-    by_rows = constant is None and hasattr(rows.X, "indptr") and is_l1
+    by_rows = constant is None and hasattr(rows.X, "indptr") and penalty.is_l1
     classifier = SparseClassifier(
         columns,
         targets.y,

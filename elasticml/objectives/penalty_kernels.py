@@ -57,6 +57,11 @@ class Penalty(NamedTuple):
     #: The function p.
     terms: Any = Absolute()
 
+    @property
+    def is_l1(self) -> bool:
+        """Whether p is the absolute value: screening and Gram kernels know it alone."""
+        return isinstance(self.terms, Absolute)
+
     def best(self, t: float, h: float) -> float:
         """Return the coefficient that minimises ``h/2 w^2 - t w`` plus the penalty."""
         best: float = self.terms.minimiser(t, h + self.a2, self.a1)
@@ -68,7 +73,7 @@ class Penalty(NamedTuple):
 
     def sizes(self, w: F64) -> F64:
         """Return ``p(w_j)`` of feasible coefficients; new, (m,)."""
-        if isinstance(self.terms, Absolute):
+        if self.is_l1:
             return np.abs(w)
         out = np.empty(w.size)
         _costs(self.terms, w, out)

@@ -29,7 +29,6 @@ from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
 from elasticml.arrays import F64, I64
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.ids import ChunkId
-from elasticml.objectives.penalties import Absolute
 from elasticml.objectives.penalty_kernels import Penalty
 
 #: Maximum bytes of the support's columns for which they are copied and a step is made.
@@ -191,7 +190,7 @@ class LocalDescent:
         for _ in range(min(SWEEPS, WORK * columns // support)):
             for k in rng.permutation(len(parts)):
                 self._sweep(parts[k][0], parts[k][1], self.penalty)
-        if isinstance(self.penalty.terms, Absolute):
+        if self.penalty.is_l1:
             self._step()
 
     def _support(self) -> list[tuple[ColumnBlock, I64]]:

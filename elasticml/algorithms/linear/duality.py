@@ -22,7 +22,7 @@ import numpy as np
 from elasticml.algorithms.linear.coordinate_descent_kernels import feasible_share
 from elasticml.arrays import F64
 from elasticml.objectives.loss_kernels import MarginLoss
-from elasticml.objectives.penalties import Absolute, has_conjugate
+from elasticml.objectives.penalties import has_conjugate
 from elasticml.objectives.penalty_kernels import Penalty
 
 
@@ -93,7 +93,7 @@ def lower_bound(
         Error of the products to either side.
     """
     a1, a2, terms = penalty
-    if not isinstance(terms, Absolute):
+    if not penalty.is_l1:
         return _bound_by_conjugate(penalty, w, products, minus, slack)
     positive = terms.positive
     size = np.asarray if positive else np.abs

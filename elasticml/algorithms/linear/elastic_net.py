@@ -17,7 +17,6 @@ from elasticml.algorithms.linear.duality import Dual, lower_bound_of_residual
 from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.working_sets import INNER, SparseFit, solve
 from elasticml.arrays import F64, I64
-from elasticml.objectives.penalties import Absolute
 from elasticml.objectives.penalty_kernels import Penalty
 
 #: Maximum number of columns in the Gram matrix: 18 MiB. Larger working sets sweep over residuals.
@@ -107,8 +106,7 @@ class ElasticNetSolver:
 
     def solve(self, penalty: Penalty, gap: float, sweeps: int) -> SparseFit:
         """Run at most ``sweeps`` sweeps, until the gap is at most ``gap``."""
-        is_l1 = isinstance(penalty.terms, Absolute)
-        if is_l1 and penalty.terms.positive and self.w.min(initial=0.0) < 0.0:
+        if penalty.is_l1 and penalty.terms.positive and self.w.min(initial=0.0) < 0.0:
             # The gap is only defined for a feasible model.
             self.w = np.maximum(self.w, 0.0)
             self._begin()
@@ -156,7 +154,7 @@ class ElasticNetSolver:
         """Solve the problem of the working set; return the number of sweeps."""
         matrix, before = self._matrix, self.w[working]
         # The kernels on Gram matrices are those of L1 alone.
-        G = self._products.of(working) if isinstance(penalty.terms, Absolute) else None
+        G = self._products.of(working) if penalty.is_l1 else None
         if G is None:
             done = min(SWEEPS, steps)
             matrix.sweep(working, self.w, self._residual, penalty, done)

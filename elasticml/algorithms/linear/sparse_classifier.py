@@ -39,7 +39,6 @@ from elasticml.algorithms.linear.working_sets import INNER, SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
-from elasticml.objectives.penalties import Absolute
 from elasticml.objectives.penalty_kernels import Penalty
 
 #: Newton steps on a working set before all columns are checked again.
@@ -186,8 +185,8 @@ class SparseClassifier:
     def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Fit the intercept, measure swept columns, and return the objective and a bound."""
         self.settle_intercept()
-        is_l1 = isinstance(penalty.terms, Absolute)  # whose violations sweeps measure
-        is_swept = self._columns.is_sparse and is_l1 and not self._is_on_rows
+        # Sweeps measure the violations of L1.
+        is_swept = self._columns.is_sparse and penalty.is_l1 and not self._is_on_rows
         alpha, folded = self._dual()
         if is_swept:
             self._looked, self._moments = features, self._measure(features, folded)
@@ -398,7 +397,7 @@ class SparseClassifier:
         solver = ElasticNetSolver(
             matrix,
             old,
-            by_products=is_few and isinstance(penalty.terms, Absolute),
+            by_products=is_few and penalty.is_l1,
         )
         new = solver.solve(penalty, gap, SWEEPS_MAX).w
         b = matrix.intercept(new) if self._has_intercept else 0.0

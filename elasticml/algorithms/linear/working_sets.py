@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.arrays import F64, I64
-from elasticml.objectives.penalties import Absolute
 from elasticml.objectives.penalty_kernels import Penalty
 
 #: Size of the first working set; later ones have twice as many coordinates as the model.
@@ -138,7 +137,6 @@ def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> SparseFit:
     """
     features, done, size = np.arange(inner.w.size), 0, 0
     best, stale, is_whole = math.inf, 0, False
-    is_l1 = isinstance(penalty.terms, Absolute)
     while True:
         value, dual = inner.bound(penalty, features)
         gap = value - dual.value
@@ -148,7 +146,7 @@ def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> SparseFit:
         is_stuck = stale >= inner.patience
         if gap <= goal or done >= steps or (is_stuck and is_whole):
             break
-        if not is_l1:  # the threshold below which a coefficient is zero is that of L1 alone
+        if not penalty.is_l1:  # the threshold below which a coefficient is zero is that of L1 alone
             is_whole = True
             done += inner.descend(penalty, features, gap, goal, steps - done)
             continue
