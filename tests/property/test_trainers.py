@@ -340,4 +340,5 @@ def test_policies_tune_local_epochs_and_damping_from_the_next_round_on(name: str
     assert epochs == [1.0, 1.0, 3.0, 3.0, 3.0]
     assert run.rows[2].extra["damping"] == 0.25
     visited = [row.extra["visited"] for row in run.rows]
-    assert min(visited[2:]) > 2.0 * max(visited[:2])
+    # Two epochs at least: a pass ends when its problem is solved well enough.
+    assert min(visited[2:]) >= 2.0 * max(visited[:2])

@@ -49,8 +49,11 @@ class PassRequest:
     total_weight: float
     #: In (0, 1]: the share of the safe sigma' that is used.
     damping: float
-    #: Visits to each row; a fraction visits a random share of the buckets.
+    #: Visits to each row, at most; a fraction visits a random share of the buckets.
     epochs: float
+    #: The pass ends after an epoch whose rows contributed at most this share of what they
+    #: contributed to the gap in the first one: the subproblem is solved well enough.
+    enough: float = 0.0
     #: The order depends only on these, the chunks and the number of threads.
     seed: int
     serial: int
@@ -71,6 +74,10 @@ class PassRequest:
             (epoch, (self.seed, self.serial, self.start + epoch), min(1.0, self.epochs - epoch))
             for epoch in range(math.ceil(self.epochs))
         ]
+
+    def is_solved(self, gaps: Sequence[float]) -> bool:
+        """Whether no more epochs pay, by the epochs' contributions to the gap so far."""
+        return len(gaps) > 1 and gaps[-1] <= self.enough * gaps[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +219,9 @@ _VALUES_PER_CALL: Final = 32_000_000
 VALUES_PER_THREAD: Final = 1_000_000
 #: Number of slices of a call from which its last slice uses the safe factor.
 _SAFE_FROM: Final = 8
+#: Share of the first epoch's gap at which a pass of several epochs ends. With many more rows than
+#: columns the second epoch reaches it.
+ENOUGH: Final = 0.25
 #: Limit of the mean of ``|x|^2 / (l2 S)``, how much a row's own margin moves with its dual
 #: variable, up to which the first pass is scaled to the rows seen so far.
 GROW_MAX: Final = 0.25
@@ -377,7 +387,7 @@ class LocalSolver:
         if not request.start:
             self._damping.begin(request.serial, n_parts)
         self._replicas.begin(v, n_parts)
-        sums = np.zeros(sdca_kernels.N_SUMS + 1)
+        sums, gaps = np.zeros(sdca_kernels.N_SUMS + 1), []
         for epoch, key, share in request.turns():
             grows, seen = plan.is_first and epoch == 0, 0.0
             sums[4] = 0.0  # the gap is that of the last epoch
@@ -386,6 +396,9 @@ class LocalSolver:
                 for some in self._portions(order, plan):
                     before = seen if grows else None
                     seen += self._run_slices(some, plan, before, sums, parallel)
+            gaps.append(float(sums[4]))
+            if request.is_solved(gaps):
+                break
         self._replicas.finish(plan.whole)
         return PassResult(
             dv=self._replicas.dv,

@@ -289,6 +289,7 @@ class CocoaSolver:
             total_weight=weight,
             damping=float(work.parameters["damping"]),
             epochs=float(work.parameters["local_epochs"]),
+            enough=0.0 if self._settings.is_paper else local_pass.ENOUGH,
             seed=int(work.parameters["seed"]),
             serial=int(work.parameters["serial"]),
             sigma=_sigma(work),

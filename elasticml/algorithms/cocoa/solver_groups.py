@@ -281,13 +281,16 @@ class GroupedSolver:
         if is_first and self._n_dealt > 1:
             request = replace(request, damping=1.0)
         level = _Level(request, self._weight)
-        total = PassResult(dv=np.zeros(v.size))
+        total, gaps = PassResult(dv=np.zeros(v.size)), []
         for inner, (_, _, start), share in request.turns():
             r = v if inner == 0 else v + total.sigma * total.dv
             one = replace(request, epochs=share, start=start)
             is_safe = is_first and inner == 0
             done = self._inner_round(r, level, one, parallel, is_safe=is_safe)
             total = total.plus(done)
+            gaps.append(done.gap)
+            if request.is_solved(gaps):
+                break
         return total
 
     def _inner_round(

@@ -270,6 +270,19 @@ def test_inner_rounds_bring_a_member_nearer_to_the_optimum_of_its_subproblem(gro
     assert duals[-1] > duals[0]
 
 
+@pytest.mark.parametrize("groups", [0, 2])
+def test_a_pass_of_many_epochs_ends_when_its_subproblem_is_solved_well_enough(groups: int) -> None:
+    def run(epochs: int, enough: float) -> PassResult:
+        p = problem("csr", "squared_hinge", n=2000)
+        solver = Way(groups=groups).solver(p, shrink=False)
+        return p.run(solver, np.zeros(p.X.shape[1]), 0, epochs=epochs, enough=enough)
+
+    first, ended, whole = run(1, 0.0), run(8, 0.25), run(8, 0.0)
+    assert (first.visited, whole.visited) == (2000, 16_000)
+    assert 4000 <= ended.visited < 16_000
+    assert ended.gap <= 0.25 * first.gap
+
+
 def test_chunks_may_come_go_and_be_moved_to_disk(tmp_path: Path) -> None:
     p = problem("csr", "hinge")
     for way in (WAYS["one thread"], WAYS["groups"]):
