@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import dask
 import numpy as np
@@ -18,7 +18,6 @@ from scipy.special import xlogy
 
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Dtype
-from elasticml.data.readers.dask_collections import encoded_partitions
 from elasticml.data.readers.dask_partitions import (
     DaskArraySource,
     RowParts,
@@ -28,7 +27,9 @@ from elasticml.data.readers.dask_partitions import (
     vector_of_part,
 )
 from elasticml.estimators.rows import Labels, Targets
-from elasticml.models.row_input import RowInput
+
+if TYPE_CHECKING:
+    from elasticml.models.row_input import RowInput
 
 #: More distinct labels than this are no classes.
 CLASSES_MAX: Final = 1000
@@ -59,17 +60,26 @@ class DaskRows:
         self.parts: RowParts = row_parts(X, y, sample_weight)
         #: What encodes a frame with text or dates; None for numbers.
         self.encoding: RowInput | None = None
-        encoded = encoded_partitions(X, client) if hasattr(X, "columns") else None
-        if encoded is not None:
-            parts, encoder = encoded
-            self.encoding = RowInput(n_columns=encoder.n_columns, encoder=encoder)
-            self.parts = replace(self.parts, X=parts, columns=encoder.n_columns)
+        if hasattr(X, "columns"):
+            self._encode(X)
         self._collections = (X, y, sample_weight)
         is_single = hasattr(X, "chunks") and X.dtype == np.float32
         self.dtype: Dtype = "float32" if is_single else "float64"
         known = [n for n in self.parts.rows if n is not None]
         #: Rows, of which 0 stands for a number that is not known, and columns.
         self.shape = sum(known) * (len(known) == len(self.parts.rows)), self.parts.columns
+
+    def _encode(self, frame: Any) -> None:
+        # Imported here: the scheduler imports this file for its functions in a task graph, and
+        # need not load pandas.
+        from elasticml.data.readers.dask_collections import encoded_partitions
+        from elasticml.models.row_input import RowInput
+
+        encoded = encoded_partitions(frame, self.client)
+        if encoded is not None:
+            parts, encoder = encoded
+            self.encoding = RowInput(n_columns=encoder.n_columns, encoder=encoder)
+            self.parts = replace(self.parts, X=parts, columns=encoder.n_columns)
 
     @cached_property
     def labels(self) -> Labels:

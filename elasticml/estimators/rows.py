@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.special import xlogy
-from sklearn.utils.multiclass import check_classification_targets
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
@@ -131,6 +130,8 @@ class ArrayRows:
         encoded = classes_and_codes(self.y) if self.y.dtype.kind in "biuf" else None
         # Two integers are classes. scikit-learn checks other labels, for which it sorts the rows.
         if encoded is None or encoded[0].size != 2 or (encoded[0] % 1 != 0).any():
+            from sklearn.utils.multiclass import check_classification_targets
+
             check_classification_targets(self.y)
         return encoded or classes_and_codes(self.y)
 

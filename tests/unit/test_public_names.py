@@ -34,3 +34,8 @@ def test_importing_the_package_loads_no_library():
 def test_the_command_line_loads_no_library_before_it_has_a_command():
     heavy = {"numpy", "numba", "distributed", "dask", "pydantic", "sklearn", "matplotlib"}
     assert loaded_by("import elasticml.cli.main") & heavy == set()
+
+
+def test_what_the_scheduler_loads_for_an_estimator_is_no_pandas():
+    heavy = {"pandas", "pyarrow", "narwhals", "sklearn", "matplotlib"}
+    assert loaded_by("import elasticml.estimators.dask_rows") & heavy == set()
