@@ -36,5 +36,18 @@ class Wide(NamedTuple):
         return (1.0 - math.tanh((m - y) / self.width) ** 2) / self.width**2
 
 
+class Counts(NamedTuple):
+    """The loss of counts with mean m: infinite where training starts."""
+
+    def value(self, m, y):
+        return m - y * math.log(m) if m > 0.0 else math.inf
+
+    def slope(self, m, y):
+        return 1.0 - y / m if m > 0.0 else -math.inf
+
+    def curvature(self, m, y):
+        return y / m**2 if m > 0.0 else math.inf
+
+
 #: The import path of the first one.
 LOG_COSH = "tests.log_cosh:LogCosh"

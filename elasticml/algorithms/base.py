@@ -10,6 +10,7 @@ Source: Listing 1 of the uni-task paper, recast so that the merge is a pure gene
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.source import DatasetStats
-from elasticml.errors import LocalProtocolError
+from elasticml.errors import JobFailedError, LocalProtocolError
 from elasticml.ids import ExchangeId, GroupId
 from elasticml.protocol.events import ExchangeHeader
 
@@ -291,3 +292,20 @@ def operation_of(work: Work, operations: Mapping[str, Operation]) -> Operation:
             f"{', '.join(operations)}: the trainer has another version"
         )
     return operations[work.operation]
+
+
+def check_first_objective(objective: float) -> None:
+    """Refuse a problem whose objective is not finite where training starts.
+
+    Raises
+    ------
+    JobFailedError
+        When it is infinite or NaN.
+    """
+    if not math.isfinite(objective):
+        raise JobFailedError(
+            f"the objective of the first model is {objective}, wanted a finite number: the loss is "
+            "infinite at a margin of the start (0 without an offset or a warm start), or numbers "
+            "are too large; use a loss that is finite there, or scale the data",
+            reason="diverged",
+        )

@@ -26,6 +26,7 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Scalar,
     Trainer,
+    check_first_objective,
 )
 from elasticml.algorithms.batch_gradient.certificate import LowerBound, lower_bound_for
 from elasticml.algorithms.batch_gradient.curvature_estimates import curvatures_for
@@ -365,6 +366,8 @@ class _Descent:
     def _check(self, here: Iterate) -> Model | None:
         """Return the final model if the gradient is small or no step helps; only if whole."""
         value = here.value
+        if self.rounds == 0:
+            check_first_objective(value)
         if not math.isfinite(value):
             raise JobFailedError(
                 f"the objective is {value} in round {self.rounds}, wanted a finite one: the "

@@ -33,6 +33,7 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Scalar,
     Trainer,
+    check_first_objective,
 )
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
@@ -190,6 +191,7 @@ class Cocoa:
         self.resyncs += stale
         self.is_stale, self.gamma, self.current = False, found.gamma, found.certificate
         self.best = self.current if self.best is None else self.current.better(self.best)
+        check_first_objective(self.best.primal)
         self.gap_schedule.target = self.settings.gap_to_reach(self.best.primal)
         self.gap_schedule.certified(self.best.gap)
 

@@ -159,3 +159,16 @@ def test_a_sigma_that_is_too_small_is_an_error_that_names_the_remedy() -> None:
         pytest.raises(JobFailedError, match=r"algorithm\.sigma is too small"),
     ):
         train("squared", aggregation="fixed", sigma=1e-9, rounds=400, l2=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["cocoa", "batch_gradient"])
+def test_a_loss_that_is_infinite_at_the_first_model_is_refused(algorithm: str) -> None:
+    """CoCoA called it converged: a gap of infinity is at most a share of infinity."""
+    world = World(
+        settings={"loss": "tests.log_cosh:Counts", "l2": L2},
+        parts=split_rows(X, Y + 2.0, 2, chunk_rows=60),
+        algorithm=algorithm,
+        absent="auto",
+    )
+    with pytest.raises(JobFailedError, match="the objective of the first model is inf, wanted a"):
+        world.run(2)
