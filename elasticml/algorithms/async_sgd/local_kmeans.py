@@ -166,7 +166,7 @@ def _assign_dense(
     centres, nearest, gaps = layout.centres, block.labels, block.gaps
     d = X.shape[1]
     for start in range(0, n, len(X)):
-        left = 0
+        left = np.int64(0)  # typed at once: a literal would compile what follows twice
         for at in range(start, min(start + len(X), n)):
             row = rows[at]
             # A loop: an assignment to a slice takes a second to compile.
