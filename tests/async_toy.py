@@ -11,8 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
-from elasticml.algorithms.async_sgd.base import Arrays, Batch, LoopConfig, Mail, QueueStatus
+from elasticml.algorithms.async_sgd.base import (
+    Arrays,
+    AsyncPlan,
+    Batch,
+    LoopConfig,
+    Mail,
+    QueueStatus,
+)
 from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Exchange, Outcome
 from elasticml.data.chunks.chunk import Chunk
@@ -63,10 +69,6 @@ class MeanOfRows:
 
     def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
         return Mail(arrays={name: array.copy() for name, array in state.items()})
-
-    def mean(self, states: Sequence[Mapping[str, Any]]) -> Arrays:
-        added = [self.addends(state) for state in states]
-        return self.pooled({k: sum(a[k] for a in added) for k in self.shapes()}, len(states))
 
     def addends(self, state: Mapping[str, Any]) -> Arrays:
         mass = np.array(max(float(state["mass"]), 1e-12))

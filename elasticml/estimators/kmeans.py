@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -21,12 +21,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus
-from elasticml.algorithms.async_sgd.seeding import How, run_locally, start
-from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.parallel import FixedPieces
+from elasticml.algorithms.async_sgd.seeding import How
 from elasticml.arrays import F64, is_lazy, is_named
 from elasticml.data.chunks.chunk import Dtype
-from elasticml.errors import DataError
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
 from elasticml.estimators.base import ElasticEstimator, lazily, meta_of, with_parameters
 from elasticml.estimators.inputs import load_training_rows
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from elasticml.data.readers.arrays import ArraySource
     from elasticml.models.model import Model
 
-_CHUNK_BYTES: Final = 2**20
 #: Separates these draws from others with the same seed.
 _DRAWS: Final = 0xA531
 _VARIANCE_ROWS: Final = 4000
@@ -68,7 +64,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     n_clusters : int
     init : "k-means++", "k-means||", "random" or array_like (n_clusters, n_features)
         ``k-means++`` chooses among all rows, or 100,000 drawn from more; a job among 100 per
-        cluster.
+        cluster. ``k-means||`` is for jobs: in this process it is the same as ``k-means++``.
     max_iter : int
         The most iterations of Lloyd's algorithm. A job makes five passes in mini-batches, and then
         at most ten iterations.
@@ -168,7 +164,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
                 assignment = Assignment(rows, centres, pool)
             else:
                 self.solver_path_ = "in-process"
-                assignment = Assignment(rows, self._start(X, rows, pool), pool)
+                assignment = Assignment(rows, self._start(X, rows), pool)
                 centres, self.counts_ = self._lloyd(X, assignment)
             self.cluster_centers_ = centres.astype(X.dtype)
             self._keep_labels(rows, assignment)
@@ -242,7 +238,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         rows = Rows(X, weights)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
             if is_new:
-                centres, mass = self._start(X, rows, pool), np.zeros(self.n_clusters)
+                centres, mass = self._start(X, rows), np.zeros(self.n_clusters)
                 self.n_iter_ = 0
             else:
                 centres, mass = self._centres(), self.counts_
@@ -339,37 +335,16 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         if is_new and X.shape[0] < self.n_clusters:
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
 
-    def _start(self, X: Any, rows: Rows, threads: Parallel) -> F64:
+    def _start(self, X: Any, rows: Rows) -> F64:
         """Return the initial centres; some coincide if there are too few distinct rows."""
         if not isinstance(self.init, str):
             return self._given(X)
-        seed, k = self._seed(), int(self.n_clusters)
-        rng = np.random.default_rng([_DRAWS, seed])
+        k, rng = int(self.n_clusters), np.random.default_rng([_DRAWS, self._seed()])
         mass = rows.weights if rows.weights.any() else np.ones(rows.n)
         if self.init == "random":
             some = np.flatnonzero(mass)
             return rows.dense(rng.choice(some, k, replace=len(some) < k))
-        # With too few distinct rows k-means|| does not find them all.
-        with suppress(DataError):
-            if self.init == "k-means||":
-                return self._parallel_start(X, rows, seed, threads)
         return np.resize(plus_plus(rows, mass, k, rng), (k, rows.d))
-
-    def _parallel_start(self, X: Any, rows: Rows, seed: int, threads: Parallel) -> F64:
-        source = _source(X, rows.weights if rows.weights.size else None)
-        blocks = source.blocks()
-        chunks = [c for block in blocks for c in source.read(block.index, _CHUNK_BYTES, 1)[0]]
-        questions = start(
-            "kmeans||",
-            clusters=int(self.n_clusters),
-            columns=rows.d,
-            n_rows=rows.n,
-            n_blocks=len(blocks),
-            seed=seed,
-        )
-        found = run_locally(questions, chunks, FixedPieces(threads))
-        centres: F64 = found["centres"]
-        return centres
 
     def _given(self, X: Any) -> NDArray[np.float64]:
         """Validate the given initial centres."""

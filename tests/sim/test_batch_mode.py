@@ -9,10 +9,10 @@ import pytest
 
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import lloyd
-from elasticml.algorithms.async_sgd.seeding import run_locally
 from elasticml.sim.simulation import SimResult
 from examples.papers.support.clusters import synthetic_clusters
 from tests.sim import small_jobs
+from tests.unit.algorithms.async_sgd.test_seeding import answered
 
 K = 6
 SOURCE = synthetic_clusters(9000, columns=4, clusters=K, spread=0.1, min_distance=0.3)
@@ -42,7 +42,7 @@ def test_a_round_is_an_iteration_of_lloyd_over_all_rows() -> None:
     centres, values = BEGUN, []
     for _ in range(3):
         values.append(inertia(centres, CHUNKS) / 9000)
-        centres = run_locally(lloyd(centres, 1), CHUNKS)["centres"]
+        centres = answered(lloyd(centres, 1), CHUNKS)["centres"]
     assert [row["passes"] for row in result.rows] == [1, 2, 3, 3]
     results = [row["objective"] for row in result.rows[:-1]]
     np.testing.assert_allclose(results, values, rtol=1e-12)
@@ -54,7 +54,7 @@ def test_a_round_is_an_iteration_of_lloyd_over_all_rows() -> None:
 
 def test_it_ends_when_no_centre_moves() -> None:
     result = play(mode="batch")
-    again = run_locally(lloyd(result.arrays["centres"], 1), CHUNKS)["centres"]
+    again = answered(lloyd(result.arrays["centres"], 1), CHUNKS)["centres"]
     np.testing.assert_allclose(again, result.arrays["centres"], rtol=1e-12)
     assert result.summary["stopped_by"] == "no centre moves"
     assert result.summary["converged"]

@@ -1,4 +1,4 @@
-"""The interfaces of a free-running algorithm: a problem's arithmetic, and when states are sent.
+"""The interfaces of a free-running algorithm: a problem's arithmetic, its loop, and a whole job.
 
 A member loops without barriers: it draws a mini-batch from its own chunks, takes a step, merges the
 messages in its mailbox, and queues its state for a random peer. Nothing here knows a process, a
@@ -11,13 +11,14 @@ Source: Algorithm 2 of the asynchronous SGD paper, with the merge and sending ru
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.base import Exchange, Operation, Outcome
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 
@@ -89,16 +90,12 @@ class Problem(Protocol):
         """Return a message: a copy of the state, or of random rows of it."""
         ...
 
-    def mean(self, states: Sequence[Mapping[str, NDArray[np.float64]]]) -> Arrays:
-        """Return the mean of the members' states."""
-        ...
-
     def addends(self, state: Mapping[str, NDArray[np.float64]]) -> Arrays:
         """Return a member's share of the sum from which ``pooled`` computes the mean; new."""
         ...
 
     def pooled(self, total: Mapping[str, NDArray[np.float64]], members: int) -> Arrays:
-        """Return the mean of ``members`` states, as ``mean`` does, from the sum of addends."""
+        """Return the mean of ``members`` states from the sum of their addends."""
         ...
 
     def value(self, state: Mapping[str, NDArray[np.float64]], chunks: Sequence[Chunk]) -> float:
@@ -112,18 +109,6 @@ class BatchController(Protocol):
     def next(self, batch: int, queue: QueueStatus) -> int:
         """Return the size of the next mini-batch, at least 1."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopRules:
-    """How members' loops differ between the modes."""
-
-    #: With a fixed size of mini-batches, a newer state replaces an unsent one; else a full send
-    #: queue blocks.
-    keeps_newest: bool
-    #: Maximum share of fixed cost in an iteration with 'batch: auto'; None: the controller follows
-    #: the network only.
-    fixed_share: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +132,32 @@ class LoopConfig:
     passes: float | None = None
     #: Number of chunks that a mini-batch is drawn from.
     window: int = 16
-    parameters: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+
+
+#: Exchanges of the initialization, such as one that gathers rows; returns a state's arrays.
+Start = Generator[Exchange, Outcome, Mapping[str, NDArray[np.float64]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncPlan:
+    """A free-running job: its loop, its initialization, and its result.
+
+    It is identical on the driver and on every member.
+    """
+
+    loop: LoopConfig
+    #: Returns the driver's generator of the initialization's exchanges.
+    start: Callable[[], Start]
+    #: The members' shares of these exchanges and of those of ``polish``, by the operation's name.
+    operations: Mapping[str, Operation] = field(default_factory=dict)
+    #: Converts a state to the user's arrays, such as ``coef`` and ``intercept``.
+    result: Callable[[Arrays], Mapping[str, Any]] = dict
+    #: Divisor of the objective's sum over all data; None: the number of examples.
+    weight: float | None = None
+    #: Exchanges by which the driver improves the mean of all states at the end.
+    polish: Callable[[Arrays], Start] | None = None
+    #: Minimum training visits of examples per visit for evaluating the objective in reports.
+    visits_per_evaluation: float = 4.0
 
 
 class Mailbox:
@@ -196,7 +206,7 @@ class Mailbox:
         return received - before[0], overwritten - before[1]
 
 
-# Partial states for messages, and sums over states.
+# Partial states for messages.
 
 
 def rows_to_send(
@@ -214,9 +224,3 @@ def picked(arrays: Mapping[str, F64], rows: NDArray[np.int64] | None) -> Mail:
     if rows is None:
         return Mail(arrays={name: array.copy() for name, array in arrays.items()})
     return Mail(arrays={name: array[rows] for name, array in arrays.items()}, rows=rows)
-
-
-def summed(problem: Problem, states: Sequence[Mapping[str, F64]]) -> Arrays:
-    """Return the sum of the states' addends."""
-    addends = [problem.addends(state) for state in states]
-    return {name: np.sum([part[name] for part in addends], axis=0) for name in addends[0]}

@@ -97,7 +97,9 @@ class IterationCostModel:
 
 
 #: Maximum size of a mini-batch: a member must check its mailbox from time to time.
-BATCH_MAX: Final = 10_000_000
+BATCH_MAX: Final = 10_000_000.0
+#: Gain g of :class:`LogPI`.
+GAIN: Final = 0.05
 
 
 class Fixed:
@@ -123,23 +125,12 @@ class AdaptiveB:
         Step of b, in examples per message.
     places : int
         Capacity of the send queue.
-    least, most : int
-        Bounds of b; the paper has none, but b must be at least 1.
     """
 
-    def __init__(
-        self,
-        *,
-        target: float = 1.0,
-        gamma: float = 10.0,
-        places: int = 16,
-        least: int = 1,
-        most: int = BATCH_MAX,
-    ) -> None:
+    def __init__(self, *, target: float = 1.0, gamma: float = 10.0, places: int = 16) -> None:
         self._target = target
         self._gamma = gamma
         self._places = places
-        self._bounds = (float(max(1, least)), float(most))
         self._batch = _Real()
         self._q1 = 0.0
         self._q2 = 0.0
@@ -148,7 +139,7 @@ class AdaptiveB:
         """Return the next b; see :class:`elasticml.algorithms.async_sgd.base.BatchController`."""
         q0 = queue.fill * self._places
         change = (self._target - q0) - (self._q2 - q0)
-        b = self._batch.moved(batch, -change * self._gamma, self._bounds)
+        b = self._batch.changed(batch, plus=-change * self._gamma)
         # In the printed order; reversed, q2, q1 and q0 would all be equal.
         self._q2 = self._q1
         self._q1 = q0
@@ -164,11 +155,11 @@ class LogPI:
     ----------
     target : float
         q_opt, in messages. More than one waiting message only adds staleness.
-    gain : float
-        g.
-    places, least, most : int
-        As for :class:`AdaptiveB`. The queue should be short: a deep one fills before b has grown,
-        and then sends stale states.
+    places : int
+        Capacity of the send queue. It should be short: a deep one fills before b has grown, and
+        then sends stale states.
+    least : int
+        Lower bound of b.
     fixed_share : float, optional
         Lower bound of b: the size at which the fixed cost of an iteration is this share of its
         time. Otherwise, on a fast network where the queue never fills, b would shrink until
@@ -179,20 +170,17 @@ class LogPI:
         self,
         *,
         target: float = 0.5,
-        gain: float = 0.05,
         places: int = 2,
         least: int = 1,
-        most: int = BATCH_MAX,
         fixed_share: float | None = None,
     ) -> None:
         self._target = target
-        self._gain = gain
         self._fixed_share = fixed_share
         self._costs = IterationCostModel()
         #: Examples and seconds at the end of the last iteration.
         self._ended = (0, 0.0)
         self._places = places
-        self._bounds = (float(max(1, least)), float(most))
+        self._least = float(least)
         self._batch = _Real()
         self._before: float | None = None
 
@@ -202,20 +190,19 @@ class LogPI:
         change = 0.0 if self._before is None else _clip(q - self._before, -2.0, 2.0)
         self._before = q
         error = _clip(q - self._target, -1.0, 2.0)
-        factor = math.exp(self._gain * error + 2.0 * self._gain * change)
-        return self._batch.scaled(batch, factor, self._bounds_after(queue))
+        factor = math.exp(GAIN * error + 2.0 * GAIN * change)
+        return self._batch.changed(batch, times=factor, least=self._least_after(queue))
 
-    def _bounds_after(self, queue: QueueStatus) -> tuple[float, float]:
-        """Return the bounds of b, after learning from the iteration that just ended."""
-        least, most = self._bounds
+    def _least_after(self, queue: QueueStatus) -> float:
+        """Return the lower bound of b, after learning from the iteration that just ended."""
         if self._fixed_share is None:
-            return least, most
+            return self._least
         n, seconds = queue.examples - self._ended[0], queue.seconds - self._ended[1]
         is_first, self._ended = not self._ended[0], (queue.examples, queue.seconds)
         # With a full queue the iteration has waited; the first one does not start at time 0.
         if n > 0 and seconds > 0.0 and queue.fill < 1.0 and not is_first:
             self._costs.add(n, seconds)
-        return min(max(least, self._costs.least(self._fixed_share)), most), most
+        return min(max(self._least, self._costs.least(self._fixed_share)), BATCH_MAX)
 
 
 class _Real:
@@ -225,19 +212,15 @@ class _Real:
         self._value = 0.0
         self._rounded = -1
 
-    def moved(self, batch: int, by: float, bounds: tuple[float, float]) -> int:
-        """Add ``by``; a ``batch`` other than the last one returned replaces the value first."""
-        return self._round(self._now(batch) + by, bounds)
+    def changed(
+        self, batch: int, *, times: float = 1.0, plus: float = 0.0, least: float = 1.0
+    ) -> int:
+        """Multiply and add; a ``batch`` other than the last one returned replaces the value first.
 
-    def scaled(self, batch: int, by: float, bounds: tuple[float, float]) -> int:
-        """Multiply by ``by``; otherwise as :meth:`moved`."""
-        return self._round(self._now(batch) * by, bounds)
-
-    def _now(self, batch: int) -> float:
-        return self._value if batch == self._rounded else float(batch)
-
-    def _round(self, value: float, bounds: tuple[float, float]) -> int:
-        self._value = _clip(value, *bounds)
+        It is at least ``least``: the paper has no bound, but b must be at least 1.
+        """
+        now = self._value if batch == self._rounded else float(batch)
+        self._value = _clip(times * now + plus, least, BATCH_MAX)
         self._rounded = round(self._value)
         return self._rounded
 

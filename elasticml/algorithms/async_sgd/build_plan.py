@@ -1,29 +1,44 @@
-"""Build the definition of an asynchronous SGD job from its settings."""
+"""Build the definition of an asynchronous SGD job from its settings and the data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.async_plan import AsyncPlan, Start
-from elasticml.algorithms.async_sgd.base import Arrays
+from elasticml.algorithms.async_sgd.base import (
+    Arrays,
+    AsyncPlan,
+    BatchController,
+    LoopConfig,
+    Start,
+)
+from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed, LogPI
+from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear, summable
 from elasticml.algorithms.async_sgd.lloyd import lloyd
-from elasticml.algorithms.async_sgd.loop_config import make_loop
-from elasticml.algorithms.async_sgd.paper import Paper
-from elasticml.algorithms.async_sgd.seeding import answer, start
-from elasticml.algorithms.base import Arrays as Named
-from elasticml.algorithms.base import Exchange, Outcome, Parallel, Work, operation_of
-from elasticml.algorithms.column_statistics import fix_columns, operations
+from elasticml.algorithms.async_sgd.paper import RATE, Paper
+from elasticml.algorithms.async_sgd.seeding import OPERATIONS, start
+from elasticml.algorithms.column_statistics import fix_columns, operations, scales
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.targets import offset_column, two_class_targets, weight_of_all
-from elasticml.data.chunks.chunk import Chunk
+from elasticml.arrays import F64
 from elasticml.data.source import DatasetStats
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import AsyncSGD, settings_from_section
+
+#: Capacity of a send queue that blocks when full: the paper's, and a short one for the log-PI
+#: controller.
+_PLACES_BLOCKING: Final = 16
+_PLACES_AUTO: Final = 2
+#: Maximum share of fixed cost in an iteration with ``batch: auto``; in ``mode: paper`` the
+#: controller follows the network only.
+_FIXED_SHARE: Final = 0.1
+#: Default mini-batch sizes; a minimum for K-Means.
+_BATCH_KMEANS: Final = 256
+_BATCH_LINEAR: Final = 32
 
 
 def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
@@ -36,58 +51,65 @@ def plan(settings: Mapping[str, Any], facts: DatasetStats) -> AsyncPlan:
     """
     read = settings_from_section(AsyncSGD, settings)
     initial = initial_model(settings)
-    loop = make_loop(read, facts)
-    problem = loop.problem
+    is_kmeans, problem = read.problem == "kmeans", _problem(read, facts)
 
     def result(state: Arrays) -> Mapping[str, Any]:
-        if read.problem == "kmeans":
+        if isinstance(problem, KMeans):
             return {name: state[name] for name in ("centres", "counts") if name in state}
-        own = problem.problem if isinstance(problem, Paper) else problem
-        assert isinstance(own, Linear)
-        return own.columns_of(state).arrays(state.get("average", state["coef"]).copy())
-
-    def polish(mean: Arrays) -> Start:
-        return lloyd(mean["centres"], read.final_passes)
+        return problem.columns_of(state).arrays(state.get("average", state["coef"]).copy())
 
     return AsyncPlan(
-        loop=loop,
-        start=lambda: _start(read, initial, facts),
-        answer=_statistics(facts) if read.problem == "linear" else answer,
+        loop=make_loop(read, problem),
+        start=lambda: (_centres if is_kmeans else _linear_start)(read, initial, facts),
+        operations=OPERATIONS if is_kmeans else operations(facts),
         result=result,
-        weight=_weight(read, facts),
-        polish=polish if read.final_passes else None,
+        # The sum of the examples' weights, including class weights.
+        weight=(
+            float(facts.weight_sum)
+            if is_kmeans
+            else weight_of_all(facts, two_class_targets(read, facts))
+        ),
+        polish=(lambda mean: lloyd(mean["centres"], read.final_passes))
+        if read.final_passes
+        else None,
     )
 
 
-def _weight(settings: AsyncSGD, facts: DatasetStats) -> float:
-    """Return the sum of the examples' weights, including class weights."""
+def _problem(settings: AsyncSGD, facts: DatasetStats) -> KMeans | Linear:
     if settings.problem == "kmeans":
-        return float(facts.weight_sum)
-    return weight_of_all(facts, two_class_targets(settings, facts))
-
-
-def _start(
-    settings: AsyncSGD, initial: Mapping[str, NDArray[np.float64]], facts: DatasetStats
-) -> Start:
-    if settings.problem == "linear":
-        return _linear_start(settings, initial, facts)
-    if initial:
-        return _given(initial)
-    assert settings.k is not None
-    return start(
-        settings.start,
-        clusters=settings.k,
+        assert settings.k is not None
+        return KMeans(clusters=settings.k, columns=facts.n_columns, share=settings.share)
+    return Linear(
+        loss=MarginLoss(settings.loss, settings.terms),
+        targets=two_class_targets(settings, facts),
         columns=facts.n_columns,
-        n_rows=facts.n_rows,
-        n_blocks=facts.n_blocks,
-        seed=settings.random_seed,
-        rows_each=settings.start_rows,
+        l2=settings.l2,
+        intercept=settings.intercept,
+        fixed=offset_column(settings, facts),
+        rate=settings.rate,
+        is_scaled=scales(settings.scale, facts),
     )
 
 
-def _linear_start(
-    settings: AsyncSGD, initial: Mapping[str, NDArray[np.float64]], facts: DatasetStats
-) -> Start:
+def _centres(settings: AsyncSGD, initial: Mapping[str, F64], facts: DatasetStats) -> Start:
+    """Return the initial centres of K-Means."""
+    if initial:
+        return initial
+    assert settings.k is not None
+    return (
+        yield from start(
+            settings.start,
+            clusters=settings.k,
+            columns=facts.n_columns,
+            n_rows=facts.n_rows,
+            n_blocks=facts.n_blocks,
+            seed=settings.random_seed,
+            rows_each=settings.start_rows,
+        )
+    )
+
+
+def _linear_start(settings: AsyncSGD, initial: Mapping[str, F64], facts: DatasetStats) -> Start:
     """Scale the columns, and start from a model in the units of the data, by default zero."""
     columns = yield from fix_columns(
         settings.scale, settings.intercept, facts, fixed=offset_column(settings, facts)
@@ -102,18 +124,58 @@ def _linear_start(
     return {"coef": coef, "scaling": scaling}
 
 
-def _statistics(facts: DatasetStats) -> Callable[[Work, Sequence[Chunk], Parallel], Named]:
-    """Return a function that computes a member's share of the columns' statistics."""
+def first_batch(settings: AsyncSGD) -> int:
+    """Return the size of the first mini-batch.
 
-    def compute(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
-        return operation_of(work, operations(facts))(work, chunks, parallel)
+    A controlled size starts high: in a short run there is no time to drain a queue that was filled
+    at the start.
+    """
+    if isinstance(settings.batch, int):
+        return settings.batch
+    if settings.batch_start is not None:
+        return settings.batch_start
+    if settings.problem == "linear":
+        default = _BATCH_LINEAR
+    else:
+        default = max(3 * (settings.k or 1), _BATCH_KMEANS)
+    return default if settings.batch in (None, "inf") else 4 * default
 
-    return compute
+
+def make_loop(settings: AsyncSGD, problem: KMeans | Linear) -> LoopConfig:
+    """Return the configuration of a member's loop."""
+    is_paper, queue = settings.mode == "paper", settings.queue
+    # In the paper a full send queue blocks; else a newer state replaces an unsent one.
+    newest = not is_paper and settings.batch not in ("auto", "adaptive")
+    if queue is None:
+        queue = 1 if newest else _PLACES_AUTO if settings.batch == "auto" else _PLACES_BLOCKING
+    rate = RATE if settings.rate is None else settings.rate
+    return LoopConfig(
+        problem=Paper(problem=problem, rate=rate) if is_paper else problem,
+        controller=_controller(settings, queue, None if is_paper else _FIXED_SHARE),
+        batch=first_batch(settings),
+        queue=queue,
+        newest=newest,
+        slots=settings.slots,
+        sends=0 if settings.batch == "inf" else settings.sends,
+        passes=settings.passes,
+        window=settings.window,
+    )
 
 
-def _given(
-    arrays: Mapping[str, NDArray[np.float64]],
-) -> Generator[Exchange, Outcome, Mapping[str, NDArray[np.float64]]]:
-    """Return the arrays without an exchange."""
-    yield from ()
-    return arrays
+def _controller(
+    settings: AsyncSGD, places: int, fixed_share: float | None
+) -> Callable[[], BatchController]:
+    target = settings.queue_target
+    if settings.batch == "auto":
+        least = first_batch(settings) // 64 or 1
+        return lambda: LogPI(
+            target=0.5 if target is None else target,
+            places=places,
+            least=least,
+            fixed_share=fixed_share,
+        )
+    if settings.batch == "adaptive":
+        return lambda: AdaptiveB(
+            target=1.0 if target is None else target, gamma=settings.gamma, places=places
+        )
+    return Fixed

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from elasticml.algorithms.async_sgd import nearest_centres as kernels
-from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send, summed
+from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send
 from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.arrays import F64
@@ -71,17 +71,16 @@ class KMeans:
         """Copy all centres with their masses, or a random share of them."""
         return picked(state, rows_to_send(self.clusters, self.share, chance))
 
-    def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
-        """Average centres by mass; their mass is the members' mean."""
-        return self.pooled(summed(self, states), len(states))
-
     def addends(self, state: Mapping[str, F64]) -> Arrays:
         """Return centres times masses, and masses."""
         mass = state["counts"] + _NO_MASS
         return {"centres": mass[:, None] * state["centres"], "counts": state["counts"].copy()}
 
     def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
-        """Divide by masses; centres without any mass are averaged equally."""
+        """Divide by masses; centres without any mass are averaged equally.
+
+        Their mass is the members' mean.
+        """
         mass = total["counts"] + members * _NO_MASS
         return {"centres": total["centres"] / mass[:, None], "counts": total["counts"] / members}
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, summed
+from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets
 from elasticml.arrays import F64, I32, I64
@@ -214,10 +214,6 @@ class Linear:
     def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
         """Copy the model, its number of steps and its scaling."""
         return Mail(arrays={name: state[name].copy() for name in self.shapes()})
-
-    def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
-        """Average the members' models, using each member's average over its steps."""
-        return self.pooled(summed(self, states), len(states))
 
     def addends(self, state: Mapping[str, F64]) -> Arrays:
         """Return a member's model, its average over its steps, their number and the scaling."""

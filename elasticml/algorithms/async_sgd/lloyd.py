@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
+from elasticml.algorithms.async_sgd.base import AsyncPlan
 from elasticml.algorithms.async_sgd.seeding import pass_exchange
 from elasticml.algorithms.async_sgd.trainer import PlanBuilder
 from elasticml.algorithms.base import (
@@ -29,6 +29,7 @@ from elasticml.algorithms.base import (
     Solver,
     Trainer,
     Work,
+    operation_of,
 )
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
@@ -89,7 +90,7 @@ class _Member:
         self._plan = plan
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        return self._plan.answer(work, chunks, parallel)
+        return operation_of(work, self._plan.operations)(work, chunks, parallel)
 
 
 def _train(plan: AsyncPlan, resume: Resume | None) -> Trainer:

@@ -17,11 +17,9 @@ import numpy as np
 from elasticml.algorithms.async_sgd.base import (
     Arrays,
     Batch,
-    LoopRules,
     Mail,
     picked,
     rows_to_send,
-    summed,
 )
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
@@ -31,8 +29,6 @@ from elasticml.data.chunks.chunk import Chunk
 
 #: Default of ``eps``, the constant rate.
 RATE: Final = 0.05
-#: A full send queue blocks, and a controller follows the network only.
-PAPER_LOOP: Final = LoopRules(keeps_newest=False, fixed_share=None)
 #: Additional arrays of a state: w before its last step, and after it, before any merge.
 BEFORE = "before"
 PROJECTED = "projected"
@@ -110,10 +106,6 @@ class Paper:
         if isinstance(self.problem, KMeans):
             rows = rows_to_send(self.problem.clusters, self.problem.share, chance)
         return picked({self._name: state[self._name]}, rows)
-
-    def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
-        """Average the models."""
-        return self.pooled(summed(self, states), len(states))
 
     def addends(self, state: Mapping[str, F64]) -> Arrays:
         """Return the model."""

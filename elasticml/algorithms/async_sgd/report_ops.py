@@ -21,11 +21,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
-from elasticml.algorithms.async_sgd.base import Arrays, Problem
+from elasticml.algorithms.async_sgd.base import Arrays, AsyncPlan, Problem
 from elasticml.algorithms.async_sgd.worker_loop import COUNTS
 from elasticml.algorithms.base import Arrays as Named
-from elasticml.algorithms.base import Exchange, Parallel, Work
+from elasticml.algorithms.base import Exchange, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.parallel import runs
 from elasticml.data.chunks.chunk import Chunk
 
@@ -156,13 +155,12 @@ class ReportSolver:
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
         """Compute an exchange; see :class:`elasticml.algorithms.base.Solver`."""
-        if work.operation == VALUE:
-            states = [state_in(work.model, f"{k}.") for k in range(int(work.parameters["states"]))]
-            values = np.array([self._value(s, chunks, parallel) for s in states])
-            return {"values": values, "rows": np.array(_rows(chunks))}
-        if work.operation in (REPORT, FINISH):
-            return self._report(work, chunks, parallel)
-        return self.plan.answer(work, chunks, parallel)
+        own: dict[str, Operation] = {
+            REPORT: self._report,
+            FINISH: self._report,
+            VALUE: self._values,
+        }
+        return operation_of(work, {**self.plan.operations, **own})(work, chunks, parallel)
 
     def _report(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
         running, problem = self.running, self.plan.loop.problem
@@ -191,6 +189,11 @@ class ReportSolver:
             answer |= _named(ONE, blank if own is None else {name: own[name] for name in blank})
             answer["ones"] = np.array(float(mine is not None))
         return answer
+
+    def _values(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
+        states = [state_in(work.model, f"{k}.") for k in range(int(work.parameters["states"]))]
+        values = np.array([self._value(s, chunks, parallel) for s in states])
+        return {"values": values, "rows": np.array(_rows(chunks))}
 
     def _value(self, state: Arrays, chunks: Sequence[Chunk], parallel: Parallel) -> float:
         def run(part: Sequence[Chunk]) -> float:

@@ -1,8 +1,8 @@
 """The exchanges before and after a K-Means job's loops: its initial centres, and passes over all.
 
-The parts that need the members' examples are generators of exchanges, run by a driver or within one
-process. The rows drawn depend on the seed and the chunks' ids, not on the owners. Each row has its
-own position in the result, so that the sum over members concatenates them.
+The parts that need the members' examples are generators of exchanges. The rows drawn depend on the
+seed and the chunks' ids, not on the owners. Each row has its own position in the result, so that
+the sum over members concatenates them.
 
 ``async_places``
     Up, reduced by maximum: the number of chunks in each block, which gives chunks their numbers.
@@ -27,24 +27,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from itertools import count
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.async_sgd.base import Start
 from elasticml.algorithms.async_sgd.nearest_centres import dense_rows, statistics_of, whole
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.algorithms.async_sgd.sampler import chunk_words
-from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Work
-from elasticml.algorithms.local_runner import answer_locally
-from elasticml.algorithms.parallel import Serial, runs
+from elasticml.algorithms.base import Arrays, Exchange, Operation, Outcome, Parallel, Work
+from elasticml.algorithms.parallel import runs
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.errors import DataError, LocalProtocolError
+from elasticml.errors import DataError
 
 How = Literal["kmeans++", "kmeans||", "sample"]
-Start = Generator[Exchange, Outcome, Mapping[str, F64]]
 
 _PLACES: Final = "async_places"
 _COUNT: Final = "async_count"
@@ -192,29 +190,10 @@ def answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
     return total
 
 
-def run_locally(
-    questions: Generator[Exchange, Outcome, Any],
-    chunks: Sequence[Chunk],
-    parallel: Parallel | None = None,
-) -> Any:
-    """Run a generator of exchanges over these chunks in this process, and return its result.
-
-    Parameters
-    ----------
-    parallel : Parallel, optional
-        By default the calling thread only.
-    """
-    examples = sum(chunk.n_rows for chunk in chunks)
-    threads = Serial() if parallel is None else parallel
-    try:
-        asked = next(questions)
-        for serial in count(1):
-            outcome = answer_locally(
-                asked, serial, lambda work: answer(work, chunks, threads), examples
-            )
-            asked = questions.send(outcome)
-    except StopIteration as end:
-        return end.value
+#: A member's shares of the exchanges of this module, by their names.
+OPERATIONS: Final[Mapping[str, Operation]] = dict.fromkeys(
+    (_PLACES, _COUNT, _ROWS, _INERTIA, _WEIGHTS, _PASS), answer
+)
 
 
 def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
@@ -224,8 +203,6 @@ def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
         found = statistics_of(work.model["centres"], whole(chunks))
         inertia = np.array(found.inertia)
         return {"sums": found.sums, "counts": found.counts, "inertia": inertia}
-    if work.operation not in (_COUNT, _ROWS):
-        raise LocalProtocolError(f"operation {work.operation} is unknown to async_sgd")
     out = {name: np.zeros(shape) for name, shape in work.returns.items()}
     for chunk in chunks:
         place = int(work.model["places"][chunk.id.block]) + chunk.id.ordinal

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.async_plan import AsyncPlan
-from elasticml.algorithms.async_sgd.base import Arrays
+from elasticml.algorithms.async_sgd.base import Arrays, AsyncPlan
 from elasticml.algorithms.async_sgd.report_ops import (
     ONE,
     ReportSolver,
@@ -203,11 +202,8 @@ class AsyncTrainer:
         if self.plan.polish is not None and outcome.absent_examples == 0:
             self.mean = problem.begin((yield from self.plan.polish(self.mean)))
         states = [self.mean] if one is None else [self.mean, one]
-        named = {name: [s[name] for s in states] for name in problem.shapes()}
-        outcome = yield value_exchange(
-            [{name: arrays[k] for name, arrays in named.items()} for k in range(len(states))],
-            seal=self.seal,
-        )
+        sent = [{name: state[name] for name in problem.shapes()} for state in states]
+        outcome = yield value_exchange(sent, seal=self.seal)
         rows = float(outcome.arrays["rows"])
         values = [self._mean_of(float(value), rows) for value in outcome.arrays["values"]]
         arrays = dict(result(self.mean))

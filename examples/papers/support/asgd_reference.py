@@ -18,6 +18,13 @@ from elasticml.data.chunks.chunk import Chunk
 F64 = NDArray[np.float64]
 
 
+def mean_of(problem: Problem, states: Sequence[Arrays]) -> Arrays:
+    """Return the mean of states, as a driver computes it from the sum of their addends."""
+    addends = [problem.addends(state) for state in states]
+    total = {name: np.sum([each[name] for each in addends], axis=0) for name in addends[0]}
+    return problem.pooled(total, len(states))
+
+
 def simu_parallel(
     problem: Problem,
     start: Arrays,

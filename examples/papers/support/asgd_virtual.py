@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from support.asgd_reference import centre_error
+from support.asgd_reference import centre_error, mean_of
 
 from elasticml.algorithms.async_sgd.base import LoopConfig
+from elasticml.algorithms.async_sgd.build_plan import plan
 from elasticml.algorithms.async_sgd.kmeans import inertia
 from elasticml.algorithms.async_sgd.lloyd import moved
-from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
@@ -81,7 +81,7 @@ def loop_of(shape: Shape, **settings: Any) -> LoopConfig:
         weight_sum=1.0,
         n_blocks=1,
     )
-    return make_loop(AsyncSGD("kmeans", k=shape.clusters, **settings), facts)
+    return plan(AsyncSGD("kmeans", k=shape.clusters, **settings).section(), facts).loop
 
 
 class Data:
@@ -320,7 +320,7 @@ def free_run(
 
 def _look(data: Data | None, world: World, loop: LoopConfig, at: float) -> Look:
     assert data is not None
-    one, mean = world.states[0]["centres"], loop.problem.mean(world.states)["centres"]
+    one, mean = world.states[0]["centres"], mean_of(loop.problem, world.states)["centres"]
     return Look(
         seconds=at,
         error=data.error(one),

@@ -104,7 +104,7 @@ def test_a_second_fit_needs_enough_rows_too():
     assert model.partial_fit(X[:3]).labels_.shape == (3,)
 
 
-@pytest.mark.parametrize("init", ["k-means++", "k-means||", "random"])
+@pytest.mark.parametrize("init", ["k-means++", "random"])
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
 @pytest.mark.parametrize("different", [1, 3])
 def test_fewer_different_rows_than_clusters_are_warned_of(init, kind, different):
@@ -124,12 +124,11 @@ def test_rare_rows_are_in_the_sample_of_many():
     assert model.inertia_ == 0.0
 
 
-@pytest.mark.parametrize("init", ["k-means++", "k-means||"])
-def test_threads_do_not_change_a_bit(init):
+def test_threads_do_not_change_a_bit():
     X = np.random.default_rng(1).standard_normal((60_000, 8))
 
     def fitted(n_jobs):
-        model = em.KMeans(20, init=init, random_state=3, n_jobs=n_jobs)
+        model = em.KMeans(20, random_state=3, n_jobs=n_jobs)
         return model.fit(X)
 
     one, three = fitted(None), fitted(3)

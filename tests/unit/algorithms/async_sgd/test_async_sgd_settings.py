@@ -10,12 +10,10 @@ import pytest
 from elasticml.algorithms.async_sgd.batch_controllers import AdaptiveB, Fixed
 from elasticml.algorithms.async_sgd.build_plan import plan
 from elasticml.algorithms.async_sgd.kmeans import KMeans
-from elasticml.algorithms.async_sgd.loop_config import make_loop
 from elasticml.algorithms.async_sgd.paper import Paper
-from elasticml.algorithms.async_sgd.seeding import run_locally
 from elasticml.data.chunks.body import Layout
 from elasticml.data.dataset_stats import DatasetStats
-from elasticml.specification.algorithms import AsyncSGD, settings_from_section
+from elasticml.specification.algorithms import AsyncSGD
 
 FACTS = DatasetStats(
     n_rows=1000,
@@ -29,7 +27,7 @@ FACTS = DatasetStats(
 
 
 def loop_of(*problem, **given):
-    return make_loop(settings_from_section(AsyncSGD, AsyncSGD(*problem, **given).section()), FACTS)
+    return plan(AsyncSGD(*problem, **given).section(), FACTS).loop
 
 
 def test_the_default_is_a_fixed_batch_and_one_slot_for_the_newest_state():
@@ -58,7 +56,9 @@ def test_an_infinite_batch_sends_nothing(batch):
 
 def begun(section):
     result = plan({"k": 2, **section}, FACTS)
-    return result.loop.problem.begin(run_locally(result.start(), []))
+    with pytest.raises(StopIteration) as end:
+        next(result.start())
+    return result.loop.problem.begin(end.value.value)
 
 
 def test_a_warm_start_is_used_without_asking_the_members():

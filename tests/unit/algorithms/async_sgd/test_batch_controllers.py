@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.async_sgd.base import QueueStatus
-from elasticml.algorithms.async_sgd.batch_controllers import SEEN_MIN, STRETCH, AdaptiveB, LogPI
+from elasticml.algorithms.async_sgd.batch_controllers import (
+    BATCH_MAX,
+    SEEN_MIN,
+    STRETCH,
+    AdaptiveB,
+    LogPI,
+)
 from examples.papers.support.nic_model import GIGABIT, INFINIBAND, Costs, critical_batch, replay
 
 
@@ -28,15 +34,15 @@ def test_adaptive_b_is_integral_control_on_the_second_last_reading():
 
 
 def test_adaptive_b_stays_within_its_bounds():
-    batches = followed(AdaptiveB(target=16.0, gamma=1e6, least=5, most=500), 100, [0] * 3)
-    assert batches == [5, 5, 5]
-    batches = followed(AdaptiveB(target=0.0, gamma=1e6, least=5, most=500), 100, [9] * 4)
-    assert batches == [100, 100, 500, 500]
+    batches = followed(AdaptiveB(target=16.0, gamma=1e6), 100, [0] * 3)
+    assert batches == [1, 1, 1]
+    batches = followed(AdaptiveB(target=0.0, gamma=1e7), 100, [9] * 4)
+    assert batches == [100, 100, BATCH_MAX, BATCH_MAX]
 
 
 def test_small_relative_steps_of_a_small_batch_add_up():
     """With rounding at every step, a batch of 10 would never grow by 2.5 %."""
-    batches = followed(LogPI(target=0.5, gain=0.05, places=2), 10, [1] * 60, places=2)
+    batches = followed(LogPI(target=0.5, places=2), 10, [1] * 60, places=2)
     assert batches[-1] > 30
 
 

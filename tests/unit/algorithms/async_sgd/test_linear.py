@@ -15,6 +15,7 @@ from elasticml.errors import ConfigError
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import loss_named
 from elasticml.specification.algorithms import ASYNC_LOSSES
+from examples.papers.support.asgd_reference import mean_of
 from tests.reference import Reference
 from tests.unit.data.rows import chunk_of
 
@@ -71,7 +72,7 @@ def test_an_offset_keeps_its_coefficient_while_the_others_reach_the_optimum():
         for state in states:
             problem.step(state, Batch(parts=[(chunk, np.arange(chunk.n_rows))]))
         problem.merge(states[0], problem.message(states[1], np.random.default_rng(0)))
-    coef = problem.mean(states)["average"]
+    coef = mean_of(problem, states)["average"]
     assert coef[2] == pytest.approx(1.0, rel=1e-12)
     np.testing.assert_allclose(np.delete(coef, 2), np.append(*reference.best), atol=1e-6)
     expected = s.sum() * reference.least
@@ -83,7 +84,7 @@ def test_the_mean_of_all_states_keeps_the_scaling_bit_for_bit():
     scaling = summable(np.random.default_rng(0).normal(size=(2, 6)) * [[1e-9], [1.7e9]])
     mean = problem.begin({"coef": np.ones(7), "scaling": scaling})
     for members in (3, 7, 13):
-        mean = problem.mean([mean] * members)
+        mean = mean_of(problem, [mean] * members)
     assert mean["scaling"].tobytes() == scaling.tobytes()
 
 
@@ -107,7 +108,7 @@ def test_members_that_exchange_states_come_near_the_optimum(loss):
             problem.step(states[k], samplers[k].next(16))
             problem.merge(states[k], problem.message(states[(k + 1) % 3], chance))
     best = Reference(X=X, y=y, loss=loss, l2=0.1).least
-    result = problem.value(problem.mean(states), chunks) / 600
+    result = problem.value(mean_of(problem, states), chunks) / 600
     assert -1e-9 <= result - best < 0.02 * (begun - best)
 
 

@@ -11,7 +11,7 @@ from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.local_kmeans import Rows
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus, swap_centres
 from elasticml.algorithms.async_sgd.sampler import Sampler
-from elasticml.algorithms.async_sgd.seeding import answer, run_locally, start
+from elasticml.algorithms.async_sgd.seeding import answer, start
 from elasticml.algorithms.base import Outcome
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunks.chunk import dense_chunk
@@ -37,8 +37,8 @@ def starting(how, chunks, clusters=12, seed=0, n_blocks=3):
     )
 
 
-def merged_answers(questions, members):
-    """Answer for several members, and merge the answers as a collective does."""
+def answered(questions, *members):
+    """Answer for members with these chunks, and merge the answers as a collective does."""
     try:
         exchange = next(questions)
         while True:
@@ -62,17 +62,15 @@ def merged_answers(questions, members):
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||"])
 def test_each_of_well_separated_clusters_gets_a_centre(how):
     chunks = chunks_of(SOURCE)
-    result = run_locally(starting(how, chunks), chunks)["centres"]
+    result = answered(starting(how, chunks), chunks)["centres"]
     assert centre_error(result, SOURCE.centres()) < 0.1
 
 
 @pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
 def test_seeding_does_not_depend_on_which_member_has_which_chunk(how):
     chunks = chunks_of(SOURCE)
-    one = run_locally(starting(how, chunks), chunks)["centres"]
-    several = merged_answers(starting(how, chunks), [chunks[5:], chunks[:2], chunks[2:5], []])[
-        "centres"
-    ]
+    one = answered(starting(how, chunks), chunks)["centres"]
+    several = answered(starting(how, chunks), chunks[5:], chunks[:2], chunks[2:5], [])["centres"]
     # Sums over members are added in another order; the drawn rows are the same.
     np.testing.assert_allclose(several, one, rtol=1e-12)
 
@@ -83,7 +81,7 @@ def test_centres_are_rows_and_small_data_are_used_whole():
         dense_chunk(ChunkId("test", k, 0), np.zeros(10), X[10 * k : 10 * k + 10]) for k in range(3)
     ]
     for how in ("kmeans++", "sample"):
-        result = run_locally(starting(how, chunks, clusters=30), chunks)["centres"]
+        result = answered(starting(how, chunks, clusters=30), chunks)["centres"]
         assert sorted(map(tuple, result)) == sorted(map(tuple, X))
 
 
@@ -92,7 +90,7 @@ def test_fewer_different_rows_than_centres_are_refused(how):
     X = np.repeat(np.eye(3), 20, axis=0)
     chunks = [chunk_of("dense", X)]
     with pytest.raises(DataError, match="k is 5, but the data have only 3 different rows"):
-        run_locally(starting(how, chunks, clusters=5, n_blocks=1), chunks)
+        answered(starting(how, chunks, clusters=5, n_blocks=1), chunks)
 
 
 @pytest.mark.parametrize(
@@ -144,27 +142,27 @@ def test_every_swap_lowers_the_inertia(kind):
 
 def test_lloyd_never_increases_the_inertia_and_ends_at_means():
     chunks = chunks_of(SOURCE)
-    centres = run_locally(starting("sample", chunks), chunks)["centres"]
+    centres = answered(starting("sample", chunks), chunks)["centres"]
     values = [inertia(centres, chunks)]
     for _ in range(8):
-        centres = run_locally(lloyd(centres, 1), chunks)["centres"]
+        centres = answered(lloyd(centres, 1), chunks)["centres"]
         values.append(inertia(centres, chunks))
     assert np.all(np.diff(values) <= 1e-9 * values[0])
-    again = run_locally(lloyd(centres, 400), chunks)
+    again = answered(lloyd(centres, 400), chunks)
     np.testing.assert_allclose(
-        run_locally(lloyd(again["centres"], 1), chunks)["centres"], again["centres"]
+        answered(lloyd(again["centres"], 1), chunks)["centres"], again["centres"]
     )
     assert again["counts"].sum() == 9000
 
 
 def test_a_batch_of_all_rows_is_one_iteration_of_lloyd():
     chunks = chunks_of(SOURCE)
-    begun = run_locally(starting("sample", chunks), chunks)
+    begun = answered(starting("sample", chunks), chunks)
     problem = KMeans(clusters=12, columns=4)
     state = problem.begin(begun)
     problem.step(state, Sampler(chunks, seed=0).next(float("inf")))
     np.testing.assert_allclose(
-        state["centres"], run_locally(lloyd(begun["centres"], 1), chunks)["centres"]
+        state["centres"], answered(lloyd(begun["centres"], 1), chunks)["centres"]
     )
 
 
@@ -179,7 +177,7 @@ def test_the_error_matches_each_true_centre_with_one_estimate():
 
 def test_chunks_that_are_reloaded_during_seeding_change_nothing():
     chunks = chunks_of(SOURCE)
-    expected = run_locally(starting("kmeans||", chunks), chunks)["centres"]
+    expected = answered(starting("kmeans||", chunks), chunks)["centres"]
 
     class LosesState(list):
         """Chunks, some of which occasionally return without their state."""
@@ -193,7 +191,7 @@ def test_chunks_that_are_reloaded_during_seeding_change_nothing():
                     chunk.state = {}
             return iter(chunks)
 
-    again = run_locally(starting("kmeans||", chunks), LosesState(chunks))["centres"]
+    again = answered(starting("kmeans||", chunks), LosesState(chunks))["centres"]
     # What seeding keeps in the states is gone at its end.
     assert [chunk.state for chunk in chunks] == [{}] * len(chunks)
     np.testing.assert_allclose(again, expected, rtol=1e-12)
