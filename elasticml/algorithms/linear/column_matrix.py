@@ -12,16 +12,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.chunk_pointers import GRAM_FIELDS
+from elasticml.algorithms.cocoa import sweep_kernels
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
+from elasticml.algorithms.cocoa.sweep_kernels import NO_CURVATURES, NO_GRAMS, WeightedColumns
 from elasticml.algorithms.linear import coordinate_descent_kernels, gram
-from elasticml.algorithms.linear.coordinate_descent_kernels import StoredColumns
 from elasticml.algorithms.linear.gram import CLOSE, moved
 from elasticml.arrays import F64, I32, I64, address
 from elasticml.compiled import kernel
 from elasticml.objectives.penalty_kernels import Penalty
 
-_NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: A column is constant up to rounding if centring leaves less than this share of its squared norm.
 FLAT: Final = 1e-14
 
@@ -162,7 +161,7 @@ class ColumnMatrix:
         """Return ``X.T @ r`` for all or some features; ``r`` (n,) centred, as residuals are."""
         features = self._all if features is None else features
         out = np.empty(features.size)
-        coordinate_descent_kernels.correlate(features, self._place, self.n, _NO_GRAMS, r, out)
+        coordinate_descent_kernels.correlate(features, self._place, self.n, NO_GRAMS, r, out)
         if self.is_sparse:
             out -= self.means[features] * float(self.root @ r)
             out[self.norms[features] == 0.0] = 0.0
@@ -217,9 +216,17 @@ class ColumnMatrix:
     def sweep(self, features: I64, w: F64, r: F64, penalty: Penalty, times: int) -> None:
         """Sweep ``times`` times over some coordinates; updates w (d,) and its residual r (n,)."""
         shift = 0.0
-        columns = StoredColumns(self._place, _NO_GRAMS, self.means, self.norms, self.total)
+        columns = WeightedColumns(
+            place=self._place,
+            means=self.means,
+            norms=self.norms,
+            root=self.root,
+            h=NO_CURVATURES,
+            h_root=self.root,
+            total=self.total,
+        )
         for _ in range(times):
-            shift = coordinate_descent_kernels.sweep(features, columns, penalty, w, r, shift)
+            shift = sweep_kernels.sweep(features, columns, penalty, w, r, shift)
         if shift != 0.0:
             r += shift * self.root
 

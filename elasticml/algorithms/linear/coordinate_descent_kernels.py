@@ -1,7 +1,8 @@
-"""Coordinate descent for the elastic net: sweeps over columns, on residuals or on a Gram matrix.
+"""Coordinate descent for the elastic net on a Gram matrix, and products with stored columns.
 
 ``1/2 |y - X w|^2`` plus a penalty. With ``t = x_j.r + |x_j|^2 w_j`` the best value of one
-coordinate minimises ``|x_j|^2/2 w^2 - t w`` plus its penalty, see :class:`.Penalty`.
+coordinate minimises ``|x_j|^2/2 w^2 - t w`` plus its penalty, see :class:`.Penalty`. Sweeps over
+residuals are those of :mod:`elasticml.algorithms.cocoa.sweep_kernels`.
 """
 
 from __future__ import annotations
@@ -14,21 +15,6 @@ from elasticml.algorithms.cocoa import row_kernels
 from elasticml.arrays import F64, I64
 from elasticml.compiled import inlined_kernel, kernel, regrouping_kernel
 from elasticml.objectives.penalty_kernels import Penalty
-
-
-class StoredColumns(NamedTuple):
-    """The columns of a matrix as stored, and what centres them."""
-
-    #: (4,), kind of the columns, addresses of their pointers, indices and values.
-    place: I64
-    #: (0, any).
-    grams: I64
-    #: (d,), means for implicit centring; 0 for columns that are centred already.
-    means: F64
-    #: (d,), squared norms of the centred columns.
-    norms: F64
-    #: Sum of the row weights.
-    total: float
 
 
 class GramProblem(NamedTuple):
@@ -50,41 +36,6 @@ def feasible_share(best: float, a1: float, steepest: float, positive: bool) -> f
     """
     most = a1 / steepest if steepest > 0.0 else np.inf
     return min(max(best, 0.0 if positive else -most), most)
-
-
-@kernel
-def sweep(
-    features: I64, columns: StoredColumns, penalty: Penalty, w: F64, r: F64, shift: float
-) -> float:
-    """Set each coordinate in turn to its best value; return the new shift.
-
-    Parameters
-    ----------
-    features : ndarray (m,)
-    w : ndarray (d,)
-    r : ndarray (n,)
-        The residual is r plus ``shift`` times the roots of the row weights, so that a step costs
-        no more than the column's stored values.
-    """
-    place, grams, means, norms, total = columns
-    like = r[:0]
-    for j in features:
-        if norms[j] <= 0.0:
-            # A column of zeros: only the penalty matters.
-            w[j] = 0.0
-            continue
-        at, count, values_at = row_kernels.locate(
-            place[0], j, r.size, place[1], place[2], place[3], like.itemsize
-        )
-        old = w[j]
-        along = row_kernels.dot(place[0], at, values_at, count, grams, like, r)
-        t = along + shift * means[j] * total + norms[j] * old
-        new = penalty.best(t, norms[j])
-        if new != old:
-            w[j] = new
-            row_kernels.add(place[0], at, values_at, count, grams, like, old - new, r)
-            shift += (new - old) * means[j]
-    return shift
 
 
 @kernel
