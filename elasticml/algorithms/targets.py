@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -138,7 +138,9 @@ def targets_for(
         check_targets(settings.loss, domain, np.array(facts.classes or ()))
         return Targets(positive=None, loss=settings.loss, domain=domain)
     classes = _classes_of(settings, facts)
-    of_class = _weights_of(settings.class_weight, classes, facts)
+    counts = {label: facts.label_counts[label] for label in classes}
+    names = [_name_of(label, facts) for label in classes]
+    of_class = class_weights(settings.class_weight, counts, names)
     if number is None and len(classes) > 2:
         return Targets(positive=None, numbered=classes, of_class=of_class)
     return Targets(positive=classes[-1 if number is None else number], of_class=of_class)
@@ -194,29 +196,40 @@ def _classes_of(settings: LinearSettings, facts: DatasetStats) -> tuple[float, .
     return classes
 
 
-def _weights_of(
-    given: ClassWeight, classes: tuple[float, ...], facts: DatasetStats
+def class_weights(
+    given: ClassWeight, counts: Mapping[float, int], names: Sequence[str]
 ) -> Mapping[float, float] | None:
-    """Return the weight of each label, or None if all are one."""
+    """Return the weight of each label, or None if all are one.
+
+    Parameters
+    ----------
+    counts : mapping
+        Rows of each label.
+    names : sequence of str
+        The labels as a job file names them.
+
+    Raises
+    ------
+    ConfigError
+        When ``given`` names another label.
+    """
     if given is None:
         return None
     if given == "balanced":
-        counts, n = facts.label_counts, float(len(classes))
-        weights = {label: facts.n_rows / (n * counts[label]) for label in classes}
+        # The weight of a class without rows has no effect.
+        n = sum(counts.values())
+        weights = {k: n / (len(counts) * max(count, 1)) for k, count in counts.items()}
     else:
-        names = [_name_of(label, facts) for label in classes]
         # A word of digits is a number in a job file.
         of_name = {label_text(label): weight for label, weight in given.items()}
         unknown = [label for label in of_name if label not in names]
         if unknown:
             raise ConfigError(
                 f"algorithm.class_weight names label {unknown[0]}, wanted labels among "
-                f"{' and '.join(names[:5])}{', ...' if len(classes) > 5 else ''}; correct it, and "
+                f"{' and '.join(names[:5])}{', ...' if len(names) > 5 else ''}; correct it, and "
                 "quote yes, no, on and off, which YAML reads as true and false"
             )
-        weights = {
-            label: of_name.get(name, 1.0) for label, name in zip(classes, names, strict=True)
-        }
+        weights = {label: of_name.get(name, 1.0) for label, name in zip(counts, names, strict=True)}
     return None if set(weights.values()) == {1.0} else weights
 
 

@@ -42,26 +42,10 @@ def mean_penalty(settings: PrimalCoCoA) -> Penalty:
     return make_penalty(settings.penalty_weight, settings.l2, settings.penalty_terms)
 
 
-def begin(chunk: Chunk, norms: F64, means: F64) -> None:
-    """Initialise a chunk's state, without coefficients."""
-    n = chunk.n_rows
-    chunk.state = {
-        NORMS: norms,
-        MEANS: means,
-        SLOPES: np.zeros(n),
-        ALIVE: (chunk.labels >= 0.0).astype(np.uint8),
-    }
-    chunk.state_version += 1
-
-
 def note(chunk: Chunk, **arrays: NDArray[np.float64] | NDArray[np.uint8]) -> None:
     """Replace some of a chunk's state arrays."""
     chunk.state |= arrays
     chunk.state_version += 1
-
-
-#: Share of the examples' weight not stored in a column below which it is summed directly.
-LITTLE: Final = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,71 +136,26 @@ class ColumnBlock:
         return columns
 
 
-# Values that are too large show as squares that are not finite; targets are measured needlessly.
-@np.errstate(over="ignore", invalid="ignore")
-def measure(chunk: Chunk, root: F64, total: float, *, centred: bool) -> tuple[F64, F64]:
-    """Return the squared norms of all columns of a chunk, centred if requested, and their means.
+def begin(chunk: Chunk, root: F64, *, centred: bool) -> None:
+    """Initialise a chunk's state, without coefficients.
+
+    The columns' means are 0 unless they are ``centred``. The squared norm is 0 for columns of which
+    centring leaves only rounding errors, and not finite for values that are too large.
 
     Parameters
     ----------
     root : ndarray (n,)
         Square roots of the examples' weights.
-    total : float
-        ``root.root``.
-
-    Returns
-    -------
-    ndarray (n_rows,), ndarray (n_rows,)
-        Zeros for rows that are not columns. The squared norm is 0 for columns of which centring
-        leaves only rounding errors.
     """
-    means = np.zeros(chunk.n_rows)
-    if chunk.layout.kind == "dense":
-        values = chunk.values
-        if centred:
-            means = values @ root / total
-        norms = np.array(
-            [
-                float(column @ column)
-                for column in (
-                    row - mean * root if mean != 0.0 else row
-                    for row, mean in zip(values, means, strict=True)
-                )
-            ]
-        )
-    else:
-        stored = np.ones(chunk.indices.size) if chunk.values.size == 0 else chunk.values
-        of = np.repeat(np.arange(chunk.n_rows), np.diff(chunk.indptr))
-        if centred:
-            roots = root[chunk.indices]
-            means = np.bincount(of, weights=stored * roots, minlength=chunk.n_rows) / total
-            stored = stored - means[of] * roots
-        norms = np.bincount(of, weights=stored * stored, minlength=chunk.n_rows)
-        if centred:
-            norms = norms + means**2 * _unstored(chunk, of, root, total)
-    norms[norms <= FLAT**2 * total * means**2] = 0.0
-    not_column = chunk.labels < 0.0
-    norms[not_column], means[not_column] = 0.0, 0.0
-    return norms, means
-
-
-def _unstored(chunk: Chunk, of: I64, root: F64, total: float) -> F64:
-    """Return, by column, the total weight of the examples that it does not store.
-
-    Parameters
-    ----------
-    of : ndarray (nnz,)
-        The chunk's row of each value.
-    """
-    squares = root * root
-    stored = np.bincount(of, weights=squares[chunk.indices], minlength=chunk.n_rows)
-    rest = np.asarray(total - stored, np.float64)
-    # A small total is summed directly: as a difference it is rounding, times squared means.
-    for row in np.flatnonzero(rest <= LITTLE * total):
-        left = squares.copy()
-        left[chunk.indices[chunk.indptr[row] : chunk.indptr[row + 1]]] = 0.0
-        rest[row] = left.sum()
-    return rest
+    n, block, total = chunk.n_rows, ColumnBlock.of(chunk), float(root @ root)
+    ones, means, norms = np.ones(root.size), np.zeros(n), np.zeros(n)
+    columns = WeightedColumns(block.place, means, norms, root, ones, root, total)
+    for _ in range(1 + centred):  # the second time about the mean
+        norms[block.features] = 1.0
+        sweep_kernels.weigh(block.features, columns, centred, FLAT)
+    is_alive = (chunk.labels >= 0.0).astype(np.uint8)
+    chunk.state = {NORMS: norms, MEANS: means, SLOPES: np.zeros(n), ALIVE: is_alive}
+    chunk.state_version += 1
 
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
@@ -229,7 +168,7 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         dense_chunk(id, np.zeros(1), np.ones((1, 1))),
         csr_chunk(id, np.zeros(1), [0, 1], [0], one, 1),
     ):
-        begin(chunk, *measure(chunk, one, 1.0, centred=False))
+        begin(chunk, one, centred=False)
         block, w, r = ColumnBlock.of(chunk), np.zeros(1), np.ones(1)
         for h in (None, one):
             columns = block.weighted(DiagonalHessian(root=one, h=h), centred=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.algorithms.cocoa.trainer import Step
@@ -28,9 +27,9 @@ from elasticml.algorithms.linear.duality import (
     lower_bound_of_residual,
 )
 from elasticml.algorithms.linear.sparse_classifier import best_intercept, safe_curvature
-from elasticml.algorithms.targets import ClassWeight, label_text
+from elasticml.algorithms.targets import ClassWeight, Targets, class_weights, label_text
 from elasticml.arrays import F64
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import DataError
 from elasticml.objectives.links import check_targets
 from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.penalty_kernels import Penalty
@@ -86,29 +85,27 @@ class MarginProblem:
             When ``class_weight`` names other labels.
         """
         here = np.ones(labels.size, bool) if root is None else root > 0.0
-        targets, classes, each = labels, None, None
+        classes, of_class, positive = None, None, None
         if loss.is_classification:
             classes = two_classes_of(loss.name, labels, root)
-            is_positive = labels == classes[1]
-            targets = np.where(is_positive, 1.0, -1.0)
-            pair = class_weights(class_weight, classes, is_positive[here])
-            each = None if pair is None else np.where(is_positive, pair[1], pair[0])
+            counts = {label: int((labels[here] == label).sum()) for label in classes.tolist()}
+            of_class = class_weights(class_weight, counts, [label_text(c) for c in counts])
+            positive = float(classes[1])
         else:
             check_targets(loss.name, loss.terms.domain(), labels[here])
-        weights = None if root is None else root * root
-        if each is not None:
-            weights = each if weights is None else weights * each
+        made = Targets(positive=positive, of_class=of_class)
+        weights = made.weights(labels, None if root is None else root * root)
         total = float(labels.size if weights is None else weights.sum())
         return MarginProblem(
             loss=loss,
-            targets=targets,
+            targets=made.of(labels),
             root=root,
             inverse=inverses(root),
             weights=weights,
             classes=classes,
             has_intercept=intercept,
             total=total,
-            smoothness=loss.smoothness * (1.0 if each is None else float(each.max())),
+            smoothness=loss.smoothness * max((of_class or {}).values(), default=1.0),
             penalty=penalty.times(total),
         )
 
@@ -345,36 +342,3 @@ def two_classes_of(loss: str, labels: F64, root: F64 | None) -> F64:
             "the data, or use loss: squared for regression"
         )
     return classes
-
-
-def class_weights(
-    class_weight: ClassWeight,
-    classes: F64,
-    is_positive: NDArray[np.bool_],
-) -> tuple[float, float] | None:
-    """Return the weights of the smaller and of the larger label.
-
-    Parameters
-    ----------
-    classes : ndarray (2,)
-    is_positive : ndarray (m,) of bool
-        Of the examples that count.
-
-    Raises
-    ------
-    ConfigError
-        When ``class_weight`` names another label.
-    """
-    if class_weight is None:
-        return None
-    if class_weight == "balanced":
-        n, count = is_positive.size, int(is_positive.sum())
-        # The weight of a class without weight has no effect.
-        return n / (2.0 * max(n - count, 1)), n / (2.0 * max(count, 1))
-    unknown = [label for label in class_weight if label not in classes.tolist()]
-    if unknown:
-        raise ConfigError(
-            f"algorithm.class_weight names label {label_text(unknown[0])}, wanted labels among "
-            f"{classes[0]:g} and {classes[1]:g}; correct it"
-        )
-    return class_weight.get(float(classes[0]), 1.0), class_weight.get(float(classes[1]), 1.0)

@@ -19,7 +19,6 @@ from elasticml.algorithms.cocoa.column_blocks import (
     ColumnBlock,
     DiagonalHessian,
     mean_penalty,
-    measure,
 )
 from elasticml.algorithms.cocoa.coordinates import Settling
 from elasticml.algorithms.cocoa.local_descent import LocalDescent
@@ -80,15 +79,15 @@ class PrimalCocoaSolver:
         (d,) = work.returns["norms"]
         norms, means = np.zeros(d), np.zeros(d)
         for chunk in stream_chunks(chunks):
-            self._begin(work, chunk, bool(work.parameters["centred"]))
+            self._begin(work, chunk)
             block = self._blocks[chunk.id]
             norms[block.numbers] = chunk.state[NORMS][block.features]
             means[block.numbers] = chunk.state[MEANS][block.features]
         return {"norms": norms, "means": means}
 
-    def _begin(self, work: Work, chunk: Chunk, centred: bool) -> None:
-        root = self._root(work)
-        column_blocks.begin(chunk, *measure(chunk, root, float(root @ root), centred=centred))
+    def _begin(self, work: Work, chunk: Chunk) -> None:
+        centred = bool(work.parameters["centred"])
+        column_blocks.begin(chunk, self._root(work), centred=centred)
 
     def _root(self, work: Work) -> F64:
         root = work.model.get("root")
@@ -224,7 +223,7 @@ class PrimalCocoaSolver:
     def _give_coefs(self, work: Work, chunk: Chunk, sent_coef: F64) -> bool:
         """Settle a chunk, or fill in its coefficients; return whether it was up to date."""
         if NORMS not in chunk.state:
-            self._begin(work, chunk, bool(work.parameters["centred"]))
+            self._begin(work, chunk)
         block, exchange = self._blocks[chunk.id], Settling.of(work)
         taken = work.model.get("taken")
         if taken is not None:

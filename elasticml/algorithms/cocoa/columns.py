@@ -33,7 +33,7 @@ from elasticml.algorithms.cocoa.column_solver import radius_of
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.line_search import LineModel
-from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step
+from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step, check_warm_start
 from elasticml.algorithms.cocoa.working_set import INNER, WorkingSet
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.linear.duality import Dual
@@ -209,11 +209,7 @@ def collect_problem(
     )
     problem = problem_of(settings, outcome.arrays)
     d = int(outcome.arrays["counts"][0])
-    if initial and initial["coef"].size != d:
-        raise ConfigError(
-            f"algorithm.warm_start.coef has {initial['coef'].size} numbers, wanted "
-            f"{d}, one for each feature; use a model of the same features"
-        )
+    check_warm_start(initial, d)
     outcome = yield Exchange(
         operation=cocoa_exchanges.COLUMNS,
         model=problem.roots,

@@ -27,6 +27,7 @@ from elasticml.algorithms.cocoa import sweep_kernels
 from elasticml.algorithms.cocoa.column_blocks import ColumnBlock, DiagonalHessian
 from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
 from elasticml.arrays import F64, I64
+from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.ids import ChunkId
 from elasticml.objectives.penalty_kernels import Penalty
@@ -53,26 +54,14 @@ class SupportColumns:
         support: Sequence[tuple[ColumnBlock, I64]], means: F64, hessian: DiagonalHessian
     ) -> SupportColumns | None:
         """Copy columns of several chunks into one matrix; None if they are too many."""
-        root = hessian.root
-        parts: list[Any] = []
         nbytes = 0
         for block, features in support:
-            chunk = block.chunk
-            if chunk.layout.kind == "dense":
-                nbytes += 8 * features.size * root.size
-                if nbytes > BYTES_MAX:
-                    return None
-                parts.append(chunk.values[features])
-                continue
-            stored = np.ones(chunk.indices.size) if chunk.values.size == 0 else chunk.values
-            whole = scipy.sparse.csr_array(
-                (stored, chunk.indices, chunk.indptr), shape=(chunk.n_rows, root.size)
-            )
-            parts.append(whole[features])
-            nbytes += 12 * parts[-1].nnz
-            if nbytes > BYTES_MAX:
-                return None
-        is_dense = isinstance(parts[0], np.ndarray)
+            chunk, dense = block.chunk, 8 * features.size * hessian.root.size
+            is_dense = chunk.layout.kind == "dense"
+            nbytes += dense if is_dense else 12 * int(np.diff(chunk.indptr)[features].sum())
+        if nbytes > BYTES_MAX:
+            return None
+        parts = [matrix_of(rows_of_chunk(block.chunk))[some] for block, some in support]
         return SupportColumns(
             rows=np.concatenate(parts) if is_dense else scipy.sparse.vstack(parts, format="csr"),
             means=means,

@@ -28,7 +28,7 @@ from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
 from elasticml.algorithms.cocoa.line_search import LineModel, products
 from elasticml.algorithms.cocoa.scaled_chunks import check_scale
-from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step
+from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step, check_warm_start
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.one_against_rest import train_classes
@@ -88,7 +88,7 @@ def make_trainer(
     if rule == "freeze" and (is_offset or n > 1):
         what = "with algorithm.offset, which has" if is_offset else f"with {n} classes, which have"
         raise ConfigError(f"absent: got 'freeze' {what} no bound of the gap; use reload or stall")
-    check_warm_start(initial, facts, n)
+    check_warm_start(initial, n * facts.n_columns, is_of_classes=n > 1)
     if n == 1:
         return _train(checked, facts, targets_for(checked, facts), rule, initial, resume)
 
@@ -117,22 +117,6 @@ def section_of_class(section: Mapping[str, Any], n: int, k: int) -> dict[str, An
     if initial:
         own["warm_start"] = {name: np.split(a, n)[k].tolist() for name, a in initial.items()}
     return own
-
-
-def check_warm_start(initial: Mapping[str, F64], facts: DatasetStats, models: int = 1) -> None:
-    """Refuse a warm start from other data.
-
-    Raises
-    ------
-    ConfigError
-        When the model has another number of features or classes.
-    """
-    coef, wanted = initial.get("coef"), models * facts.n_columns
-    if coef is not None and coef.size != wanted:
-        raise ConfigError(
-            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {wanted}, one for "
-            f"each feature{' and class' if models > 1 else ''}; use a model of the same features"
-        )
 
 
 def _train(

@@ -25,6 +25,8 @@ NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 NO_CURVATURES: Final = np.empty(0)
 #: Columns are centred in full if their squared mean exceeds this multiple of the variance.
 FAR: Final = 1e6
+#: Share of the examples' weight not stored in a column below which it is summed directly.
+LITTLE: Final = 1e-3
 _I4: Final = np.empty(0, np.int32)
 
 
@@ -152,10 +154,7 @@ def weigh(features: I64, columns: WeightedColumns, centred: bool, flat: float) -
             place[0], j, root.size, place[1], place[2], place[3], like.itemsize
         )
         column = _Column(place[0], at, values_at, count)
-        first, square, there = _moments(column, like, root, h, means[j])
-        if place[0] != 0:
-            first -= means[j] * (total - there)
-            square += means[j] * means[j] * (total - there)
+        first, square = _moments(column, like, root, h, means[j], total)
         if centred and total > 0.0:
             moved = first / total
             means[j] += moved
@@ -164,8 +163,8 @@ def weigh(features: I64, columns: WeightedColumns, centred: bool, flat: float) -
 
 
 @kernel
-def _moments(column: _Column, like: F64, root: F64, h: F64, mean: float) -> Any:
-    """Sum, weighted by h over stored entries, root times (column minus mean), and the squares."""
+def _moments(column: _Column, like: F64, root: F64, h: F64, mean: float, total: float) -> Any:
+    """Sum, weighted by h, root times (column minus mean root), and the squares of the latter."""
     kind, at, values_at, count = column
     first, square, there = 0.0, 0.0, 0.0
     if kind == 0:
@@ -174,7 +173,7 @@ def _moments(column: _Column, like: F64, root: F64, h: F64, mean: float) -> Any:
             away = x[i] - mean * root[i]
             first += h[i] * root[i] * away
             square += h[i] * away * away
-        return first, square, there
+        return first, square
     index = pointer(at, _I4)
     for k in range(count):
         place = np.uint32(index[k])
@@ -185,4 +184,12 @@ def _moments(column: _Column, like: F64, root: F64, h: F64, mean: float) -> Any:
         first += h[place] * root[place] * away
         square += h[place] * away * away
         there += h[place] * root[place] * root[place]
-    return first, square, there
+    rest = total - there
+    if rest <= LITTLE * total:  # a difference would be rounding, times the squared mean
+        k, rest = 0, 0.0
+        for i in range(root.size):
+            if k < count and index[k] == i:
+                k += 1
+            else:
+                rest += h[i] * root[i] * root[i]
+    return first - mean * rest, square + mean * mean * rest

@@ -39,9 +39,28 @@ from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.line_search import LineModel
 from elasticml.arrays import F64
+from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import CoCoA, PrimalCoCoA
 
 Asking = Generator[Exchange, Outcome, Outcome]
+
+
+def check_warm_start(
+    initial: Mapping[str, F64], wanted: int, *, is_of_classes: bool = False
+) -> None:
+    """Refuse a warm start from other data.
+
+    Raises
+    ------
+    ConfigError
+        When the model has another number of coefficients.
+    """
+    coef = initial.get("coef")
+    if coef is not None and coef.size != wanted:
+        raise ConfigError(
+            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {wanted}, one for "
+            f"each feature{' and class' if is_of_classes else ''}; use a model of the same features"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
