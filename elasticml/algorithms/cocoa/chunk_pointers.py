@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
 from elasticml.arrays import F64, address
 from elasticml.data.chunks.chunk import Chunk, Layout
-from elasticml.data.chunks.ngrams import CODES_MAX, first_columns
+from elasticml.data.chunks.ngrams import (
+    CODES_MAX,
+    first_columns,
+    indices_of_letters,
+    letters_of_codes,
+)
 from elasticml.ids import ChunkId
 
 #: Columns of the address table: kind, numbers of rows and columns, and addresses.
@@ -103,6 +108,13 @@ def grams_of(layout: Layout) -> NDArray[np.int64]:
         row[:3] = first[n - lo], sigma**n, layout.length - n + 1
         row[3:] = np.arange(CODES_MAX) // sigma ** (hi - n)
     return grams
+
+
+def set_columns(codes: NDArray[np.uint8], layout: Layout) -> NDArray[np.int32]:
+    """Return the columns that are 1 in each row of a sequence chunk, (n_rows, k), ascending."""
+    sigma, (lo, hi) = len(layout.alphabet), layout.ngrams
+    first = first_columns(sigma, layout.length, layout.ngrams)
+    return indices_of_letters(letters_of_codes(codes, layout), sigma, lo, hi, first)
 
 
 def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:

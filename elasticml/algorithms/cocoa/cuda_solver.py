@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers, cuda_kernels, sdca_kernels
-from elasticml.algorithms.cocoa.chunk_pointers import Piece, stored_of
+from elasticml.algorithms.cocoa.chunk_pointers import Piece, set_columns, stored_of
 from elasticml.algorithms.cocoa.cuda_kernels import norms_of
 from elasticml.algorithms.cocoa.damping import Damping
-from elasticml.algorithms.cocoa.local_pass import DualSolver, PassPlan, PassRequest, PassResult
+from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
 from elasticml.algorithms.cocoa.permutation import mix_hash
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.ngrams import first_columns
 from elasticml.data.out_of_core.store import stream_chunks
 from elasticml.errors import DataError
 from elasticml.objectives.loss_kernels import MarginLoss
@@ -60,20 +59,6 @@ class DeviceRows:
     norms: Any
     alpha: Any
     before: Any
-
-
-def columns_of(chunk: Chunk) -> NDArray[np.int32]:
-    """Return the set columns of each row of a sequence chunk, (n_rows, k), ascending."""
-    layout, (lo, hi) = chunk.layout, chunk.layout.ngrams
-    sigma = len(layout.alphabet)
-    first = first_columns(sigma, layout.length, layout.ngrams)
-    parts = []
-    for n in range(lo, hi + 1):
-        places = layout.length - n + 1
-        # The first n letters of the hi-gram that begins at each position.
-        grams = chunk.codes[:, :places].astype(np.int32) // sigma ** (hi - n)
-        parts.append(grams + (first[n - lo] + sigma**n * np.arange(places)).astype(np.int32))
-    return np.concatenate(parts, axis=1)
 
 
 def device_bytes(chunk: Chunk) -> int:
@@ -189,7 +174,8 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
     threads : int
         Threads per block.
     """
-    kind = pieces[0].chunk.layout.kind
+    layout = pieces[0].chunk.layout
+    kind = layout.kind
     n_rows = sum(piece.chunk.n_rows for piece in pieces)
     stored = sum(stored_of(piece.chunk) for piece in pieces)
     is_weighted = any(piece.weights is not None for piece in pieces)
@@ -222,7 +208,7 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
         if "values" in copies:
             copies["values"].add(chunk.values)
         if "indices" in copies:
-            columns = columns_of(chunk) if kind == "sequence" else chunk.indices
+            columns = set_columns(chunk.codes, layout) if kind == "sequence" else chunk.indices
             copies["indices"].add(columns)
         copies["targets"].add(piece.targets)
         if is_weighted:
@@ -348,23 +334,16 @@ class CudaSolver:
         """
         if self._weight <= 0.0:
             return PassResult(dv=np.zeros(v.size), groups=0, dampings=0.0)
-        plan = PassPlan(
-            request=request,
-            own_weight=self._weight,
-            reach=0.0,
-            n_parts=1,
-            n_slices=1,
-            is_first=False,
-        )
+        whole = request.sigma_of(self._weight)
         began = v.astype(self._dtype)
         model = _Model(cuda.to_device(began), cuda.to_device(began))
         total = PassResult(dv=np.zeros(0), partitions=1, gap=math.nan)
         for _, key, share in request.turns():
             for number, batch in self._turns(key):
                 own = (*key, number) if number else key
-                total = total.plus(self._visit(batch, share, own, model, plan))
-        dv = (model.r.copy_to_host().astype(np.float64) - began) / plan.whole
-        return replace(total, dv=dv, sigma=plan.whole, dampings=self.damping)
+                total = total.plus(self._visit(batch, share, own, model, whole / request.l2_total))
+        dv = (model.r.copy_to_host().astype(np.float64) - began) / whole
+        return replace(total, dv=dv, sigma=whole, dampings=self.damping)
 
     def undo(self) -> None:
         """Do nothing: sub-epochs that lose are undone as they end."""
@@ -381,11 +360,11 @@ class CudaSolver:
         share: float,
         key: Sequence[int],
         model: _Model,
-        plan: PassPlan,
+        unit: float,
     ) -> PassResult:
         """Visit the rows of a batch, or of its halves where the device lacks memory for all.
 
-        The batch's memory is free when the call returns.
+        The batch's memory is free when the call returns. ``unit`` is ``sigma' / (l2 S)``.
         """
         rows = self._rows(batch)
         if rows is None:
@@ -393,13 +372,13 @@ class CudaSolver:
             at = self._batches.index(batch)
             self._batches[at : at + 1] = halves
             done = [
-                self._visit(half, share, (*key, number), model, plan)
+                self._visit(half, share, (*key, number), model, unit)
                 for number, half in enumerate(halves)
             ]
             return done[0].plus(done[1])
         send_alpha(rows)
         order = _order(rows.n_rows, share, key)
-        update = self._sub_epoch(rows, order, model, plan)
+        update = self._sub_epoch(rows, order, model, unit)
         fetch_alpha(rows)
         return update
 
@@ -426,7 +405,7 @@ class CudaSolver:
         return rows
 
     def _sub_epoch(
-        self, rows: DeviceRows, order: NDArray[np.int64], model: _Model, plan: PassPlan
+        self, rows: DeviceRows, order: NDArray[np.int64], model: _Model, unit: float
     ) -> PassResult:
         """Visit rows; undo the visit if the local dual objective has not grown."""
         grid = max(1, min(self._blocks, order.size // _ROWS_PER_BLOCK)), self._threads
@@ -446,7 +425,7 @@ class CudaSolver:
             self._loss.terms,
             self._loss.is_classification,
             self._loss.terms.minus_curvature(0.0, 0.0),
-            plan.whole / plan.request.l2_total,
+            unit,
             self._intercept,
             self._damping.share,
             model.r,
@@ -455,7 +434,7 @@ class CudaSolver:
         cuda_kernels.compare[grid](model.r, model.before, sums)
         dual, curvature, visited, stored, difference, size = sums.copy_to_host().tolist()
         # The local dual problem in terms of r: sum of -conj, minus l2 S |r|^2 / (2 sigma').
-        half = 0.5 * plan.request.l2_total / plan.whole
+        half = 0.5 / unit
         # The rounding error of a coordinate grows by the root of the number of additions to it.
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
         work = PassResult(
@@ -543,8 +522,6 @@ def cuda_solvers(
     loss: MarginLoss,
     dtype: str,
     intercept_scaling: float | None,
-    blocks: int | None = None,
-    threads: int | None = None,
 ) -> list[DualSolver]:
     """Return a solver for each group, assigned to the devices in turn; one per device by default.
 
@@ -553,13 +530,6 @@ def cuda_solvers(
     n_devices = len(cuda.gpus)
     n = n_devices if groups is None else groups
     solvers = [
-        CudaSolver(
-            loss=loss,
-            dtype=dtype,
-            intercept_scaling=intercept_scaling,
-            blocks=blocks,
-            threads=threads,
-        )
-        for _ in range(n)
+        CudaSolver(loss=loss, dtype=dtype, intercept_scaling=intercept_scaling) for _ in range(n)
     ]
     return [OnDevice(solver, k % n_devices) for k, solver in enumerate(solvers)]

@@ -43,7 +43,6 @@ import numpy as np
 from elasticml.algorithms.base import Anchor, Arrays, Outcome
 from elasticml.algorithms.scaling import Columns
 from elasticml.arrays import F64
-from elasticml.compiled import kernel
 from elasticml.errors import ConfigError
 from elasticml.ids import ExchangeId, GroupId
 from elasticml.objectives.loss_kernels import MarginLoss
@@ -312,11 +311,12 @@ class FrozenLoss:
         squares = self._moments[:, SPECTRAL] * length**2
         np.minimum(squares, self._moments[:, TRACE] * length**2, out=squares)
         slack = self._gamma * self._whole[:, REACH] * length**2
-        if self._plan.form == "diagonal":
-            np.minimum(squares, self._products @ (sent * sent) + slack, out=squares)
-        elif self._plan.form == "matrix":
-            exact = np.array([packed_quadratic(packed, sent) for packed in self._products])
-            np.minimum(squares, np.maximum(exact, 0.0) + slack, out=squares)
+        if self._plan.form != "scalar":
+            pairs = sent * sent
+            if self._plan.form == "matrix":
+                rows, columns = np.tril_indices(sent.size)
+                pairs = sent[rows] * sent[columns] * np.where(rows == columns, 1.0, 2.0)
+            np.minimum(squares, np.maximum(self._products @ pairs, 0.0) + slack, out=squares)
         return _Step(
             length=length,
             radius=self._row_norm * length * _ROUND_UP,
@@ -405,19 +405,6 @@ class FrozenLoss:
         root, off = math.sqrt(weights), self._margin_error(weights, reach)
         slack = self._gamma * root * (math.sqrt(second) + math.sqrt(reach) * step.length)
         return first - slope + float(turned.sum()) + slack + root * off
-
-
-@kernel
-def packed_quadratic(packed: F64, x: F64) -> float:
-    """Return ``x^T M x`` for a packed lower triangle of a symmetric matrix."""
-    total, begin = 0.0, 0
-    for j in range(x.size):
-        inner = 0.0
-        for m in range(j):
-            inner += packed[begin + m] * x[m]
-        total += x[j] * (2.0 * inner + packed[begin + j] * x[j])
-        begin += j + 1
-    return total
 
 
 def _hinge_bin(

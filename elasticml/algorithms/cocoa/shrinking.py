@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.cocoa.line_search import products
 from elasticml.arrays import F64
-from elasticml.compiled import kernel
 
 #: Expected change of a margin, as a share of the largest that the model's step allows. At 1/8,
 #: passes are at most an eighth more than without shrinking on the data sets tried, and equal on
@@ -25,15 +25,6 @@ _TYPICAL_SHARE: Final = 1 / 8
 #: A model step this many times the shortest recent one unshrinks every row: skip counts were set
 #: with the short step. Members that return cause such jumps.
 _JUMP: Final = 4.0
-
-
-@kernel
-def _squared_distance(a: F64, b: F64) -> float:
-    """Return ``|a - b|^2`` without the threads that a BLAS library would start."""
-    total = 0.0
-    for j in range(a.size):
-        total += (a[j] - b[j]) * (a[j] - b[j])
-    return total
 
 
 class Shrinking:
@@ -89,7 +80,8 @@ class Shrinking:
         last, self._last = self._last, v.copy()
         self._serial, self._reach = serial, 0.0
         if self._is_used and last is not None and last.size == v.size:
-            moved = math.sqrt(_squared_distance(v, last))
+            step = v - last
+            moved = math.sqrt(products(step, step)[1])
             if moved > _JUMP * self._shortest:
                 self.wake()
             if moved > 0.0:

@@ -198,9 +198,7 @@ def test_empty_rows_rows_without_weight_and_a_single_column_work(loss: str) -> N
 
 def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu() -> None:
     p, q = problem("csr", "hinge", n=66), problem("csr", "hinge", n=66)
-    chosen = cuda_solver.cuda_solvers(
-        2, loss=loss_named(p.loss), dtype=p.dtype, intercept_scaling=0.5, blocks=1, threads=4
-    )
+    chosen = [cuda_solver.OnDevice(on_cuda(p), 0) for _ in range(2)]
     here = [p.solver(bucket=1, shrink=False, grow=False) for _ in range(2)]
     cpu, gpu = (
         GroupedSolver(some, loss=loss_named("hinge"), searches=True) for some in (here, chosen)
