@@ -683,6 +683,11 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
     An offset is then no different from another target: ``y - offset`` is fitted.
     """
 
+    _rules: ClassVar[dict[str, Any]] = {
+        "accept_sparse": ["csr", "csc"],
+        "dtype": np.float64,
+        "y_numeric": True,
+    }
     score = LinearEstimator.score
 
     def _targets(self, rows: ArrayRows | DaskRows) -> list[Targets]:
@@ -719,6 +724,11 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
             width = len(self.coef_) if self.coef_.ndim == 2 else None
             return self._lazily("predict", X, offset, np.float64, width)
         return self._margins(X, offset)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = "multi_output" in self._rules
+        return tags
 
 
 def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:

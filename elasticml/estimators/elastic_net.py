@@ -76,10 +76,10 @@ class ElasticNet(LinearRegressor):
 
     _without_meaning = ("precompute", "copy_X", "selection")
     _rules: ClassVar[dict[str, Any]] = {
+        **LinearRegressor._rules,
         "accept_sparse": "csc",
         "dtype": [np.float64, np.float32],
         "multi_output": True,
-        "y_numeric": True,
     }
 
     alpha: float = 1.0
@@ -140,11 +140,6 @@ class ElasticNet(LinearRegressor):
     def sparse_coef_(self) -> Any:
         """The coefficients as a sparse matrix, (1, n_features) or (n_targets, n_features)."""
         return scipy.sparse.csr_array(np.atleast_2d(self.coef_))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 @with_parameters

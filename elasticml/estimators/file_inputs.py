@@ -55,16 +55,13 @@ def read(
     return X, y, sample_weight, rows
 
 
-def read_rows(X: Any) -> tuple[Any, RowInput | None]:
-    """Read rows only, and the encoding of a table."""
-    name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
-    if infer_format(name) in _TABLES:
+def refuse_table(X: Any) -> None:
+    """Refuse the name of a file that does not say which of its columns holds labels."""
+    if isinstance(X, str | os.PathLike) and infer_format(os.fspath(X)) in _TABLES:
         raise ConfigError(
-            f"{name} does not say which of its columns holds labels: give a source, such as "
-            "em.read_csv(path, label=...)"
+            f"{os.fspath(X)} does not say which of its columns holds labels: give a source, such "
+            "as em.read_csv(path, label=...)"
         )
-    X, _, _, rows = read(X, None, None, None, None)
-    return X, rows
 
 
 def _array(name: str | os.PathLike[str]) -> NDArray[Any]:

@@ -77,12 +77,12 @@ def load_training_rows(X: Any, *, client: Any = None) -> tuple[Any, RowInput | N
     ConfigError
         Also when the file does not say which column holds the labels.
     """
-    rows = None
     if is_named(X):
-        from elasticml.estimators.file_inputs import read_rows
+        from elasticml.estimators.file_inputs import refuse_table
 
-        X, rows = read_rows(X)
-    return _encoded(computed([X], client)[0], rows)
+        refuse_table(X)
+    X, _, _, rows = load_training(X, None, None, client=client)
+    return X, rows
 
 
 def _encoded(X: Any, rows: RowInput | None) -> tuple[Any, RowInput | None]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval
 
@@ -239,20 +238,16 @@ class LogisticRegression(LinearClassifier):
 
     def predict_proba(self, X: Any, offset: Any = None) -> Any:
         """Return the probability of each class for each row; shape (n_samples, n_classes)."""
-        if is_lazy(X):
-            return self._lazily("predict_proba", X, offset, np.float64, len(self.classes_))
-        margins = self.decision_function(X, offset)
-        if margins.ndim == 1:
-            return np.stack([expit(-margins), expit(margins)], axis=1)
-        probabilities: NDArray[np.float64] = softmax(margins, axis=1)
-        return probabilities
+        return self._by_class("predict_proba", X, offset, expit, softmax)
 
     def predict_log_proba(self, X: Any, offset: Any = None) -> Any:
         """Return the logarithm of :meth:`predict_proba`, without underflow to log(0)."""
+        return self._by_class("predict_log_proba", X, offset, log_expit, log_softmax)
+
+    def _by_class(self, method: str, X: Any, offset: Any, of_two: Any, of_all: Any) -> Any:
         if is_lazy(X):
-            return self._lazily("predict_log_proba", X, offset, np.float64, len(self.classes_))
+            return self._lazily(method, X, offset, np.float64, len(self.classes_))
         margins = self.decision_function(X, offset)
         if margins.ndim == 1:
-            return np.stack([log_expit(-margins), log_expit(margins)], axis=1)
-        logarithms: NDArray[np.float64] = log_softmax(margins, axis=1)
-        return logarithms
+            return np.stack([of_two(-margins), of_two(margins)], axis=1)
+        return of_all(margins, axis=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,11 +65,6 @@ class PoissonRegressor(LinearRegressor):
     _loss = "poisson"
     _metric = "d2_poisson"
     _without_meaning = ("solver", "verbose")
-    _rules: ClassVar[dict[str, Any]] = {
-        "accept_sparse": ["csr", "csc"],
-        "dtype": np.float64,
-        "y_numeric": True,
-    }
 
     _: KW_ONLY
     alpha: float = 1.0

@@ -88,12 +88,7 @@ class Ridge(LinearRegressor):
         "solver": [StrOptions({"auto", "cholesky", "newton", *_OTHER_SOLVERS})],
     }
 
-    _rules: ClassVar[dict[str, Any]] = {
-        "accept_sparse": ["csr", "csc"],
-        "dtype": np.float64,
-        "multi_output": True,
-        "y_numeric": True,
-    }
+    _rules: ClassVar[dict[str, Any]] = {**LinearRegressor._rules, "multi_output": True}
 
     alpha: float | ArrayLike = 1.0
     _: KW_ONLY
@@ -154,8 +149,3 @@ class Ridge(LinearRegressor):
         words = {"columns": "coordinate descent", "equations": "cholesky", "newton": "newton"}
         self.solver_ = words[cases[0].problem.method]
         self.n_iter_ = np.array([one.rounds for one in solutions], np.int32)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags

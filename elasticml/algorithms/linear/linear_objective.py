@@ -10,7 +10,7 @@ their mean is subtracted. This changes nothing at the optimum, so the gap conver
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
@@ -53,8 +53,6 @@ class LinearObjective:
         The intercept is not penalised.
     fixed : int, optional
         Number of the column whose coefficient is 1 and not trained: an offset.
-    parameters : mapping
-        Of the loss, see :mod:`elasticml.objectives.losses`.
     """
 
     def __init__(
@@ -68,13 +66,12 @@ class LinearObjective:
         intercept_scaling: float | None,
         is_free: bool,
         fixed: int | None = None,
-        parameters: Mapping[str, float] = {},
     ) -> None:
         self._rows = rows
         self._targets = np.ascontiguousarray(targets, np.float64)
         self._weights = weights
         self._total = float(targets.size if weights is None else weights.sum())
-        self._loss = loss_named(loss, parameters)
+        self._loss = loss_named(loss)
         self._bordered = BorderedRows(rows, intercept_scaling)
         #: Number of coordinates of the model.
         self.n_model = self._bordered.n_model

@@ -20,10 +20,6 @@ EVALUATE: Final = "evaluate"
 #: Indices of a round's sums: samples, their losses, samples left in the epoch, samples computed on
 #: CUDA, and members without the frozen parameters.
 SAMPLES, LOSSES, LEFT, ON_CUDA, LACKING = range(5)
-#: Indices of an evaluation's sums: weight, losses, correct examples.
-WEIGHT, LOSS, CORRECT = range(3)
-#: Indices of the moments: number of values, their sum, the sum of their squares.
-VALUES, FIRST, SECOND = range(3)
 
 
 def blocks_exchange() -> Exchange:
@@ -45,7 +41,10 @@ def ordinals_exchange(n_blocks: int) -> Exchange:
 
 
 def survey_exchange(starts: F64) -> Exchange:
-    """Return the exchange for each chunk's number of training examples, and the values' moments."""
+    """Return the exchange for each chunk's number of training examples, and the values' moments.
+
+    The moments are the number of values, their sum, and the sum of their squares.
+    """
     return Exchange(
         operation=SURVEY,
         model={"starts": starts},
@@ -81,6 +80,9 @@ def train_exchange(
 
 
 def evaluate_exchange(model: Mapping[str, F64], *, seal: bool = False) -> Exchange:
-    """Return the exchange in which every member evaluates its held-out examples."""
+    """Return the exchange in which every member evaluates its held-out examples.
+
+    The scores are sums of the weight, the losses, and the weight of the correct examples.
+    """
     down = {name: model[name] for name in ("weights", "buffers", "frozen", "inputs")}
     return Exchange(operation=EVALUATE, model=down, returns={"scores": (3,)}, seal=seal)
