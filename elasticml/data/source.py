@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -347,7 +346,7 @@ def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
     """Whether a file name or URL has one of the suffixes, before those of compression."""
     for end in _COMPRESSED:
         name = name.removesuffix(end)
-    return PurePosixPath(name).suffix.lower() in suffixes
+    return os.path.splitext(name.rstrip("/"))[1].lower() in suffixes
 
 
 def known_suffixes() -> dict[str, str]:

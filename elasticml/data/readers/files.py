@@ -22,14 +22,20 @@ import threading
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Self, TypeVar, cast
 
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, has_suffix
-from elasticml.data.storage.filesystem import join, local_path, reason_of, remedy_of, system_of
+from elasticml.data.storage.filesystem import (
+    is_url,
+    join,
+    local_path,
+    reason_of,
+    remedy_of,
+    system_of,
+)
 from elasticml.data.storage.hdfs import absolute_hdfs, is_hdfs
 from elasticml.data.storage.untrusted_files import (
     LINE_BYTES_MAX,
@@ -37,6 +43,7 @@ from elasticml.data.storage.untrusted_files import (
     check_regular,
 )
 from elasticml.errors import ConfigError, DataError, ElasticmlError, host_fault, one_line
+from elasticml.fast_dataclass import dataclass
 
 Compression = Literal["gzip", "bzip2", "xz"]
 T = TypeVar("T")
@@ -119,7 +126,11 @@ def absolute(path: str) -> str:
     return absolute_hdfs(path) if is_hdfs(path) else path
 
 
-def open_binary(path: str, open_local: Callable[[str], Any] | None = None) -> BinaryIO:
+def _open_local(path: str) -> BinaryIO:
+    return open(path, "rb")
+
+
+def open_binary(path: str, open_local: Callable[[str], Any] = _open_local) -> BinaryIO:
     """Open a local or remote file for reading.
 
     Raises
@@ -132,7 +143,7 @@ def open_binary(path: str, open_local: Callable[[str], Any] | None = None) -> Bi
     check_regular(path)
     with _accessing(path, "opened"):
         local = local_path(path)
-        if open_local is not None and local is not None:
+        if local is not None:
             return cast(BinaryIO, open_local(str(local)))
         system, inner = system_of(path)
         return cast(BinaryIO, system.open(inner, "rb"))
@@ -233,6 +244,16 @@ def version_of(inner: str, info: Mapping[str, Any]) -> str:
         with suppress(OSError):
             return str(os.stat(inner).st_mtime_ns)
     return next((str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None), "")
+
+
+def _state_of(path: str) -> tuple[int, str]:
+    """Return a file's size and version as they are now."""
+    if not is_url(path):  # fsspec takes ten times as long
+        status = os.stat(path)
+        return status.st_size, str(status.st_mtime_ns)
+    system, inner = system_of(path)
+    info = system.info(inner)
+    return info["size"], version_of(inner, info)
 
 
 def fingerprint(spec: Mapping[str, Any], file: DataFile | None = None) -> str:
@@ -418,10 +439,11 @@ def _visible(
     found: Mapping[str, Mapping[str, Any]],
     suffixes: Sequence[str],
 ) -> tuple[DataFile, ...]:
-    prefix = inner.rstrip("/") + "/"
-    # Some file systems include the host in file names; "inner" does not have it.
-    names = {name.rstrip("/").partition(prefix)[2]: entry for name, entry in found.items()}
-    names = {name: e for name, e in names.items() if PurePosixPath(name).name[:1] not in ("_", ".")}
+    names = {
+        name: entry
+        for name, entry in entries_in(inner, found).items()
+        if name.rpartition("/")[2][:1] not in ("_", ".")
+    }
     folders = sorted(name for name, entry in names.items() if entry["type"] == "directory")
     files = sorted((name for name in names if name not in folders), key=_natural)
     named = [name for name in files if has_suffix(name, suffixes)]
@@ -435,15 +457,23 @@ def _visible(
             f"the folder {path} has folders in it, such as {folders[0]}, wanted files of data "
             f"alone; name one of them, or a pattern such as {join(path, '*', '*')}"
         )
-    return tuple(
-        DataFile(
-            path=join(base, name) if base else name,
-            size=int(names[name]["size"]),
-            token=version_of(str(names[name]["name"]), names[name]),
-            # Of one of many files the suffix says how it is compressed.
-            compression=_COMPRESSIONS.get(PurePosixPath(name).suffix.lower()),
-        )
-        for name in files
+    return tuple(listed_file(base, name, names[name]) for name in files)
+
+
+def entries_in(inner: str, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return what a file system has found in a folder, by names relative to it."""
+    prefix = inner.rstrip("/") + "/"
+    # Some file systems include the host in file names; "inner" does not have it.
+    return {name.rstrip("/").partition(prefix)[2]: entry for name, entry in found.items()}
+
+
+def listed_file(folder: str, name: str, entry: Mapping[str, Any]) -> DataFile:
+    """Return a file of a listed folder; its suffix says how it is compressed."""
+    return DataFile(
+        path=join(folder, name) if folder else name,
+        size=int(entry["size"] or 0),
+        token=version_of(str(entry["name"]), entry),
+        compression=_COMPRESSIONS.get(os.path.splitext(name)[1].lower()),
     )
 
 
@@ -587,12 +617,11 @@ class Listing:
             When it has changed or is gone.
         """
         with _accessing(file.path):
-            system, inner = system_of(file.path)
             try:
-                entry = system.info(inner)
+                now = _state_of(file.path)
             except FileNotFoundError:
-                entry = {"name": inner, "size": None}
-        if (entry["size"], version_of(inner, entry)) != (file.size, file.token):
+                now = None
+        if now != (file.size, file.token):
             raise DataError(
                 f"{file.path} has changed since it was listed; start a new job when it is in place"
             )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, BinaryIO, Final, Literal, Self
@@ -28,13 +28,14 @@ from elasticml.data.readers.files import (
     DataFile,
     FileBlock,
     decompressor,
+    entries_in,
     file_info,
+    listed_file,
     once_per_version,
     open_binary,
-    version_of,
 )
 from elasticml.data.source import BLOCK_BYTES, Source
-from elasticml.data.storage.filesystem import join, system_of
+from elasticml.data.storage.filesystem import system_of
 from elasticml.data.storage.untrusted_files import IMAGE_BYTES_MAX, check_expansion, reading
 from elasticml.errors import ConfigError, DataError, one_line
 from elasticml.specification.settings_model import AS_PAIR, AS_TUPLE, Count
@@ -384,25 +385,14 @@ def _images_in(path: str) -> Sequence[DataFile]:
         When there are none.
     """
     system, inner = system_of(path)
-    found: Mapping[str, Mapping[str, Any]] = system.find(inner, detail=True, refresh=True)
-    prefix = inner.rstrip("/") + "/"
-    # Some file systems include the host in file names; "inner" does not have it.
-    entries = {name.partition(prefix)[2]: entry for name, entry in found.items()}
+    entries = entries_in(inner, system.find(inner, detail=True, refresh=True))
     names = sorted(name for name in entries if _is_image(name))
     if not names:
         raise DataError(
             f"{path} has no pictures in folders, wanted one folder for each class with files such "
             f"as {', '.join(_SUFFIXES[:3])}"
         )
-    return [
-        DataFile(
-            path=join(path, name),
-            size=int(entries[name].get("size") or 0),
-            token=version_of(str(entries[name]["name"]), entries[name]),
-            compression=None,
-        )
-        for name in names
-    ]
+    return [listed_file(path, name, entries[name]) for name in names]
 
 
 def _is_image(name: str) -> bool:

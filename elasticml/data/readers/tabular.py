@@ -698,7 +698,9 @@ class CsvSource(TableSource):
         texts = [list(csv_texts(part, self._format())) for part in parts]
         joined = parse_joined([text for of_part in texts for text in of_part], types)
         if joined is not None:
-            return [(joined, lambda row: _place_in(apart(parts, types), row))]
+            return [
+                (joined, functools.partial(_place_in, functools.partial(apart, parts, types), 0))
+            ]
         each = zip(parts, texts, strict=True)
         return _of_parts(parts, (self._parsed(*one, types, words) for one in each))
 
@@ -720,9 +722,10 @@ class CsvSource(TableSource):
             yield parse_csv(text, types, words), functools.partial(_line, part, format, number)
 
 
-def _place_in(tables: Iterable[tuple[Any, Place]], row: int) -> str:
-    """Return the place of a row of many files that were parsed as one text."""
-    for table, place in tables:
+def _place_in(read: Callable[[], Iterable[tuple[Any, Place]]], start: int, row: int) -> str:
+    """Return the place of a row of files that were read together, from row ``start`` of them on."""
+    row += start
+    for table, place in read():
         if row < table.num_rows:
             return place(row)
         row -= table.num_rows
@@ -760,8 +763,13 @@ class ParquetSource(TableSource):
 
     @property
     def is_costly(self) -> bool:
-        """Whether to cache blocks: they are as quick to read as the cache."""
-        return False
+        """Whether to cache blocks: those of small files, which take ten times as long to open."""
+        listed = self.files
+        return len(listed.files) > len(listed.groups) and listed.are_versioned
+
+    def surveyed_columns(self, columns: TableColumns) -> Sequence[str]:
+        """Return all columns of small files, which are kept so that reading opens none again."""
+        return columns.used if self.is_costly else super().surveyed_columns(columns)
 
     def list_blocks(self, files: Sequence[DataFile]) -> Sequence[FileBlock]:
         """Return the pieces of the files' row groups.
@@ -769,21 +777,71 @@ class ParquetSource(TableSource):
         Remote footers are read at the same time. Local ones are not: threads that wait for each
         other's Python take more than twice as long.
         """
+        # Of a file without a version nothing is remembered.
+        cut = _pieces if all(file.token for file in files) else _pieces.__wrapped__
         if not is_url(self.path):
-            return [block for file in files for block in _pieces(file)]
+            return [block for file in files for block in cut(file)]
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-            found = list(pool.map(_pieces, files))
-        return [block for blocks in found for block in blocks]
+            return [block for blocks in pool.map(cut, files) for block in blocks]
 
     def names_and_types(self) -> tuple[Sequence[str], Sequence[ColumnType]]:
         """Return the names and types of the columns, as the first file has them."""
         first = self.files.files[0]
         return _parquet_columns(first.path, first.token)
 
+    def _tables(
+        self,
+        parts: Sequence[FileBlock],
+        types: Mapping[str, ColumnType],
+        words: Words | None = None,
+    ) -> Iterable[tuple[Any, Place]]:
+        apart = super()._tables
+        is_remote = is_url(self.path)
+        joined = None if is_remote or len(parts) == 1 else _read_at_once(parts, list(types))
+        if joined is None:
+            return apart(parts, types, words)
+        starts = itertools.accumulate((table.num_rows for table in joined), initial=0)
+        return [
+            (table, functools.partial(_place_in, functools.partial(apart, parts, types), start))
+            for table, start in zip(joined, starts, strict=False)
+        ]
+
     def _tables_of(
         self, part: FileBlock, types: Mapping[str, ColumnType], words: Words | None
     ) -> Iterator[tuple[Any, Place]]:
         return _parquet_tables(part, list(types))
+
+
+def _read_at_once(parts: Sequence[FileBlock], names: Sequence[str]) -> list[Any] | None:
+    """Read many small local files together, in a fraction of the time of one by one.
+
+    Returns
+    -------
+    list of Table, or None
+        One for consecutive files whose columns have the same types. None where files must be read
+        one by one: one of them is damaged, lacks a column, or has several row groups.
+    """
+    runs, nbytes = list[list[Any]](), 0
+    try:
+        for part in parts:
+            with pyarrow.OSFile(part.file.path) as raw:
+                file = pyarrow.parquet.ParquetFile(raw, pre_buffer=False)
+                meta = file.metadata
+                _check_row_groups(part.file.path, meta, part.file.size)
+                if (meta.num_row_groups, meta.num_rows) != (1, part.stop - part.first):
+                    return None
+                table = file.read_row_group(0, list(names), use_threads=False)
+            if table.num_columns != len(names):
+                return None
+            if not runs or not runs[-1][0].schema.equals(table.schema):
+                runs.append([])
+            runs[-1].append(table)
+            nbytes += table.nbytes
+    except (pyarrow.ArrowException, OSError, DataError):
+        return None
+    if nbytes > BLOCK_BYTES:
+        return None
+    return [pyarrow.concat_tables(run).combine_chunks() for run in runs]
 
 
 def _parquet_tables(at: FileBlock, names: Sequence[str]) -> Iterator[tuple[Any, Place]]:
@@ -820,8 +878,9 @@ def _group_starts(meta: Any) -> list[int]:
 PIECE_BYTES: Final = 64 << 20
 #: Row groups may expand this many times as much as other compressed data.
 _ROW_GROUP_FACTOR: Final = 8
-#: Parquet files whose footers are read at the same time.
+#: Parquet files whose footers are read at the same time, and of which the pieces are remembered.
 _FOOTERS_AT_ONCE: Final = 16
+_FOOTERS: Final = 2**14
 #: Rows that are predicted at once.
 BATCH_ROWS: Final = 65_536
 
@@ -899,14 +958,13 @@ def _parquet_columns(path: str, token: str) -> tuple[tuple[str, ...], tuple[Colu
     return tuple(f.name for f in kept), tuple(type_of_arrow(f.type) for f in kept)
 
 
-def _pieces(file: DataFile) -> list[FileBlock]:
+@functools.lru_cache(maxsize=_FOOTERS)
+def _pieces(file: DataFile) -> Sequence[FileBlock]:
     """Cut the row groups of a Parquet file into pieces of similar numbers of rows."""
-    with _open_parquet(file.path) as opened:
-        meta = opened.metadata
-        rows = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
-        starts, width = _group_starts(meta), 8 * meta.num_columns
-    pieces = []
-    for n, start in zip(rows, starts, strict=True):
+    meta = _footer(file)
+    width, pieces = 8 * meta.num_columns, list[FileBlock]()
+    for group, start in enumerate(_group_starts(meta)):
+        n = meta.row_group(group).num_rows
         # A decoded row group is larger than its file, and a piece decodes those before it.
         count = -(-n * width // PIECE_BYTES) or 1
         most = -(-n // count // BATCH_ROWS) * BATCH_ROWS or 1
@@ -924,21 +982,34 @@ def _pieces(file: DataFile) -> list[FileBlock]:
     return pieces
 
 
+def _footer(file: DataFile) -> Any:
+    if not is_url(file.path):
+        # Whatever is wrong, the code below says it.
+        with (
+            contextlib.suppress(pyarrow.ArrowException, OSError),
+            pyarrow.OSFile(file.path) as raw,
+        ):
+            meta = pyarrow.parquet.ParquetFile(raw).metadata
+            _check_row_groups(file.path, meta, file.size)
+            return meta
+    with _open_parquet(file.path) as opened:
+        return opened.metadata
+
+
 @contextlib.contextmanager
 def _open_parquet(path: str) -> Iterator[Any]:
     # Arrow's own files of this machine: those of Python take as long as to read a small file.
     with open_binary(path, pyarrow.OSFile) as raw, reading(path):
         file = pyarrow.parquet.ParquetFile(raw)
-        _check_row_groups(path, file.metadata, raw)
+        _check_row_groups(path, file.metadata, raw.seek(0, 2))
         yield file
 
 
-def _check_row_groups(path: str, meta: Any, raw: Any) -> None:
+def _check_row_groups(path: str, meta: Any, nbytes: int) -> None:
     """Check the sizes that a Parquet file gives of its row groups, of which each is read at once.
 
     Repeated values are stored once, so that a row group may expand far more than other data.
     """
-    nbytes = raw.seek(0, 2)
     for index in range(meta.num_row_groups):
         group = meta.row_group(index)
         table_bytes = max(group.total_byte_size, 8 * group.num_rows * meta.num_columns)

@@ -29,7 +29,9 @@ def local_path(place: str) -> Path | None:
     """Return a place's local path; None if it is remote."""
     if place.startswith("file://"):
         return Path(place.removeprefix("file://"))
-    return None if is_url(place) else Path(place).expanduser()
+    if is_url(place):
+        return None
+    return Path(place).expanduser() if place[:1] == "~" else Path(place)
 
 
 def join(place: str, *names: str) -> str:

@@ -82,7 +82,8 @@ def table(source: Source) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "each"), [*((suffix, 75) for suffix in FORMS), (".svm", 3), (".csv", 3)]
+    ("suffix", "each"),
+    [*((suffix, 75) for suffix in FORMS), (".svm", 3), (".csv", 3), (".parquet", 3)],
 )
 def test_a_folder_has_the_rows_of_one_file_in_the_order_of_the_numbers(
     tmp_path, suffix, each
@@ -140,6 +141,20 @@ def test_an_error_in_one_of_many_small_files_names_its_line(tmp_path) -> None:
     part.write_text("hour,city,late\n1,Oslo,0\n2,Lima,\n")
     with pytest.raises(DataError, match=r"line 3 of part-150\.csv"):
         load_all(em.read_csv(folder, label="late"))
+
+
+def test_an_odd_one_of_many_small_parquet_files_is_read_as_it_is_alone(tmp_path) -> None:
+    part, rows = tmp_path / "parts" / "part-150.parquet", FRAME.iloc[450:453]
+    folder = write_parts(tmp_path / "parts", ".parquet", each=3)
+    rows.to_parquet(part, row_group_size=2)
+    np.testing.assert_allclose(table(em.read_parquet(folder, label="late")), ROWS, rtol=1e-15)
+    for wrong, message in (
+        (rows.drop(columns="hour"), r"part-150\.parquet lacks column 'hour'"),
+        (rows.assign(late=[0, None, 1]), r"row 1 of row group 0 of part-150\.parquet"),
+    ):
+        wrong.to_parquet(part)
+        with pytest.raises(DataError, match=message):
+            load_all(em.read_parquet(folder, label="late"))
 
 
 def test_a_change_of_any_file_changes_the_data_and_is_an_error_once_they_are_listed(
