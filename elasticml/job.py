@@ -275,7 +275,7 @@ class Job(JobSpec):
         self,
         client: Client,
         run_dir: str | Path | None,
-        resume: str | Path | run_checkpoints.InterruptedRun | None,
+        resume: str | Path | CheckpointPlace | None,
     ) -> Handle:
         """Check the job against the cluster and submit it."""
         from elasticml.jobs.handle import Handle, prepare_scheduler, workers_of
@@ -304,8 +304,9 @@ class Job(JobSpec):
         if self.members.start is None and workers:
             # A worker that does not answer, such as a stopped one, joins when it does.
             record |= {"starts_with_present": True, "gather_s": GATHER_S}
-        if isinstance(resume, run_checkpoints.InterruptedRun):
-            record |= {"resume": resume.place, "reached": dict(resume.reached)}
+        if isinstance(resume, CheckpointPlace):
+            reached = run_checkpoints.reached(Path(run_dir or "."))
+            record |= {"resume": resume.path, "reached": reached}
         elif resume is not None:
             record["resume"] = str(resume)
         with _reaching(client):
@@ -510,7 +511,7 @@ def _resumed(
     from elasticml.jobs.handle import Handle, prepare_scheduler, workers_of
 
     run_dir = Path(path) if not is_url(str(path)) and (Path(path) / "job.yaml").is_file() else None
-    reached: Mapping[str, Any] = {}
+    reached: dict[str, Any] = {}
     interrupted: dict[str, Any] = {}
     places = [str(path) if is_url(str(path)) else str(Path(path).absolute())]
     in_run_dir = False
@@ -520,7 +521,7 @@ def _resumed(
         sections = read_yaml_mapping(run_dir / "job.yaml")
         setting = run_checkpoints.checkpoint_setting(sections.get("checkpoint"))
         run = run_checkpoints.interrupted_run(run_dir, setting)
-        places, reached = [run.place], run.reached
+        places, reached = [run.path], run_checkpoints.reached(run_dir)
         in_run_dir = run.in_run_dir
         interrupted = {"run_dir": run_dir, "continues": True, "cluster": sections.get("cluster")}
     prepare_scheduler(client, list(workers_of(client)))
@@ -547,7 +548,7 @@ def _resumed(
         "data": source.spec(),
         "checkpoint": kept.fields_json(),
         "resume": place,
-        "reached": dict(reached),
+        "reached": reached,
     }
     with _reaching(client):
         _submit(client, record, source)

@@ -50,8 +50,6 @@ class Handle:
     job_id : str
     record : mapping
         The job as it was sent to the scheduler.
-    source, test : Source, optional
-        Training and test data, where this process has them: the evaluation reads them.
     interrupted : mapping, optional
         Facts about a former attempt of the job, for the run directory.
 

@@ -140,30 +140,23 @@ def apply_override(raw: dict[str, Any], setting: str) -> None:
         ) from None
     place: Any = raw
     for key in keys[:-1]:
-        place = _step(place, key, setting)
-    if isinstance(place, list):
-        _step(place, keys[-1], setting)
-        place[int(keys[-1])] = value
-    elif isinstance(place, dict):
-        place[keys[-1]] = value
-    else:
-        raise ConfigError(f"--set {setting[:100]}: {keys[-2]} is {shown(place)}, which has no keys")
+        at = _key_in(place, key, setting)
+        if isinstance(place, dict) and place.get(at) is None:
+            place[at] = {}
+        place = place[at]
+    place[_key_in(place, keys[-1], setting)] = value
 
 
-def _step(place: Any, key: str, setting: str) -> Any:
+def _key_in(place: Any, key: str, setting: str) -> str | int:
+    """Return the key of a mapping or the index in a list."""
+    if isinstance(place, dict):
+        return key
+    wrong = f"{shown(key)} is below {shown(place)}, which has no keys"
     if isinstance(place, list):
-        if not key.isdigit() or int(key) >= len(place):
-            raise ConfigError(
-                f"--set {setting[:100]}: wanted a number below {len(place)}, got {shown(key)}"
-            )
-        return place[int(key)]
-    if not isinstance(place, dict):
-        raise ConfigError(
-            f"--set {setting[:100]}: {shown(key)} is below {shown(place)}, which has no keys"
-        )
-    if place.get(key) is None:
-        place[key] = {}
-    return place[key]
+        if key.isdigit() and int(key) < len(place):
+            return int(key)
+        wrong = f"wanted a number below {len(place)}, got {shown(key)}"
+    raise ConfigError(f"--set {setting[:100]}: {wrong}")
 
 
 def data_section(path: Path) -> Mapping[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,18 +25,6 @@ CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
 CheckpointSetting = Checkpoint | Literal[False]
 #: Subdirectory of a run directory that holds the checkpoints.
 FOLDER = "checkpoint"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterruptedRun:
-    """An interrupted run that can be resumed."""
-
-    #: Path or URL of its checkpoints.
-    place: str
-    #: The last ``round`` and ``seconds`` in its story.
-    reached: Mapping[str, Any]
-    #: Whether the place is in the run directory.
-    in_run_dir: bool
 
 
 def checkpoint_setting(setting: CheckpointLike) -> CheckpointSetting:
@@ -87,7 +74,7 @@ def job_file_entry(place: CheckpointPlace | None) -> dict[str, Any] | Literal[Fa
     return {**shown, "every": place.every_s}
 
 
-def interrupted_run(run_dir: str | Path, setting: CheckpointSetting | None) -> InterruptedRun:
+def interrupted_run(run_dir: str | Path, setting: CheckpointSetting | None) -> CheckpointPlace:
     """Find the checkpoints from which a run in a directory can resume.
 
     Raises
@@ -98,19 +85,18 @@ def interrupted_run(run_dir: str | Path, setting: CheckpointSetting | None) -> I
     """
     path = job_file_of_run(Path(run_dir)).parent
     check_unwritten(path)
-    entry = checkpoint_place(setting, path)
-    place = "" if entry is None else entry.path
+    place = checkpoint_place(setting, path)
     # Another directory may be on the scheduler's host; then the scheduler looks for checkpoints.
-    is_elsewhere = entry is not None and not entry.in_run_dir and not exists(place)
-    if not place or not (is_elsewhere or _has_checkpoints(place)):
-        why = "has ended" if _is_over(path) else "was interrupted before the first one"
-        why = "keeps none (checkpoint: false)" if entry is None else why
-        raise ConfigError(
-            f"resume: there is no checkpoint of {path}: the run {why}; run it from its start: "
-            f"elasticml run {path / 'job.yaml'}"
-        )
-    in_run_dir = entry is not None and entry.in_run_dir
-    return InterruptedRun(place=place, reached=reached(path), in_run_dir=in_run_dir)
+    if place and (
+        (not place.in_run_dir and not exists(place.path)) or _has_checkpoints(place.path)
+    ):
+        return place
+    why = "has ended" if _is_over(path) else "was interrupted before the first one"
+    why = "keeps none (checkpoint: false)" if place is None else why
+    raise ConfigError(
+        f"resume: there is no checkpoint of {path}: the run {why}; run it from its start: "
+        f"elasticml run {path / 'job.yaml'}"
+    )
 
 
 def _has_checkpoints(place: str) -> bool:

@@ -354,15 +354,14 @@ class LinearModel(Model):
             if targets.ndim == 1:
                 return found
             return {f"prediction_{k}": column for k, column in enumerate(targets.T)}
+        kind, each = "margin", self._margins
         if self.loss == "logistic":
-            each = self._probabilities(X).T
-            names = [f"probability_{name}" for name in class_names(self.classes_)]
-            return found | dict(zip(names, each, strict=True))
-        margins = self._margins(X)
-        if margins.ndim == 1:
-            return found | {"margin": margins}
-        names = [f"margin_{name}" for name in class_names(self.classes_)]
-        return found | dict(zip(names, margins.T, strict=True))
+            kind, each = "probability", self._probabilities
+        values = each(X)
+        if values.ndim == 1:
+            return found | {kind: values}
+        names = [f"{kind}_{name}" for name in class_names(self.classes_)]
+        return found | dict(zip(names, values.T, strict=True))
 
     def parameters(self) -> dict[str, NDArray[Any]]:
         """Return ``coef`` and ``intercept``."""

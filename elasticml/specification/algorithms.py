@@ -179,11 +179,15 @@ class _WithLoss(SettingsModel):
         return {key: value for key, value in given.items() if value is not None}
 
     def _check_loss(self, names: Sequence[str]) -> None:
-        loss = getattr(self, "loss", "")
+        loss, weights = getattr(self, "loss", ""), getattr(self, "class_weight", None)
         check_loss(loss, names, self.loss_options)
         for key in self.loss_parameters:
             if loss != PARAMETERS[key]:
                 raise ValueError(f"{key}: belongs to loss: {PARAMETERS[key]}, not {loss}")
+        if isinstance(weights, dict) and min(weights.values(), default=1) <= 0:
+            raise ValueError("class_weight: every weight must be more than 0")
+        if weights is not None and not self.is_classification:
+            raise ValueError(f"class_weight: loss: {loss} has no classes; weigh the samples")
 
     def _own_link(self) -> dict[str, Any]:
         """Return what a record says of a user's loss, so that readers need not import it."""
@@ -339,7 +343,6 @@ class AsyncSGD(_Seeded, _WithLoss, _Linear):
     def check(self) -> None:
         """Check constraints between fields."""
         self._check_loss(ASYNC_LOSSES)
-        _check_class_weight(self.class_weight, self)
         if self.problem == "kmeans":
             self._check_defaults(("offset",), "it belongs to problem: linear")
             if self.scale != "none":
@@ -472,7 +475,6 @@ class BatchGradient(_WithLoss, _Linear):
     def check(self) -> None:
         """Check constraints between fields."""
         self._check_loss(SMOOTH_LOSSES)
-        _check_class_weight(self.class_weight, self)
         if self.loss == "quantile" and self.smoothing is None:
             raise ValueError(
                 "smoothing: is missing, wanted a width above 0: batch_gradient needs a smooth "
@@ -634,7 +636,6 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
     def check(self) -> None:
         """Check constraints between fields."""
         self._check_loss(DUAL_LOSSES)
-        _check_class_weight(self.class_weight, self)
         if self.mode == "paper" and self.aggregation == "line_search":
             raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
         lacking = "an offset" if self.offset is not None else "an own loss"
@@ -773,7 +774,6 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
             )
         if self.positive and self.loss != "squared":
             raise ValueError(f"positive: needs loss: squared, not {self.loss}")
-        _check_class_weight(self.class_weight, self)
 
     def _check_penalty(self) -> None:
         if self.penalty is None:
@@ -802,11 +802,6 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
         if self.penalty is None:
             return penalties.Absolute(self.positive)
         return _own_record("penalty", self.penalty, self.penalty_options or {}, penalties.complete)
-
-    @property
-    def penalty_weight(self) -> float:
-        """The factor of it."""
-        return self.l1 if self.penalty is None else 1.0
 
     @property
     def certifies_gap(self) -> bool:
@@ -1133,13 +1128,6 @@ def has_tolerance(section: Mapping[str, Any]) -> bool:
 def is_deterministic(algorithm: AnyAlgorithm) -> bool:
     """Whether two runs give the same bits; false for asynchronous algorithms."""
     return algorithm.section().get("report_every") is None
-
-
-def _check_class_weight(class_weight: ClassWeight, algorithm: Any) -> None:
-    if isinstance(class_weight, dict) and min(class_weight.values(), default=1) <= 0:
-        raise ValueError("class_weight: every weight must be more than 0")
-    if class_weight is not None and not algorithm.is_classification:
-        raise ValueError(f"class_weight: loss: {algorithm.loss} has no classes; weigh the samples")
 
 
 def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,8 @@ ALIVE: Final = "alive"
 
 def mean_penalty(settings: PrimalCoCoA) -> Penalty:
     """Return the penalty in the mean form of a job's objective."""
-    return make_penalty(settings.penalty_weight, settings.l2, settings.penalty_terms)
+    l1 = settings.l1 if settings.penalty is None else 1.0
+    return make_penalty(l1, settings.l2, settings.penalty_terms)
 
 
 def note(chunk: Chunk, **arrays: NDArray[np.float64] | NDArray[np.uint8]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.data.chunks.rows import Rows
 from elasticml.data.dataset_stats import DatasetStats
@@ -26,6 +27,9 @@ from elasticml.data.readers.files import (
     text_blocks,
 )
 from elasticml.errors import DataError
+
+if TYPE_CHECKING:
+    from elasticml.data.readers.svmlight_kernels import Parsed
 
 _UNSORTED = "{} rows with unsorted indices were sorted"
 _QID = "{} query numbers (qid:) were ignored"
@@ -83,21 +87,10 @@ class SvmlightSource(FileFormat):
 
     def _parse(self, path: str, piece: Piece, base: int) -> Rows:
         """Parse whole lines."""
-        from elasticml.data.readers import svmlight_kernels as kernels  # imports numba
+        from elasticml.data.readers import svmlight_kernels as kernels
 
         text = piece.text
-        raw = kernels.as_bytes(text)
-        n_lines, n_colons = kernels.count_lines_and_colons(raw)
-        n_lines += 1
-        out = kernels.Parsed(
-            labels=np.empty(n_lines),
-            indptr=np.zeros(n_lines + 1, np.int64),
-            indices=np.empty(n_colons, np.int32),
-            values=np.empty(n_colons),
-            slow=np.empty((n_lines + n_colons, 3), np.int64),
-            counters=np.empty(kernels.N_COUNTERS, np.int64),
-        )
-        kernels.parse(raw, base, -1 if self.n_columns is None else self.n_columns, out)
+        out = _parsed(text, base, -1 if self.n_columns is None else self.n_columns)
         labels, indptr, indices, values, slow, counters = out
         totals = counters.tolist()
         if totals[kernels.ERROR]:
@@ -114,8 +107,8 @@ class SvmlightSource(FileFormat):
         n_rows, stored = totals[kernels.ROWS], totals[kernels.STORED]
         indptr, indices, values = indptr[: n_rows + 1], indices[:stored], values[:stored]
         if totals[kernels.UNSORTED]:
-            repeated = kernels.sort_rows(indptr, indices, values)
-            if repeated >= 0:
+            indices, values, repeated = _sorted(indptr, indices, values)
+            if repeated is not None:
                 _refuse_row(path, piece, repeated)
         dropped = f"{{}} values in columns beyond the {self.n_columns} of the model were dropped"
         sentences = {
@@ -204,8 +197,42 @@ def _find_base(path: str, token: str) -> int:
     from elasticml.data.readers import svmlight_kernels as kernels
 
     piece = next(block_pieces(text_blocks(file_info(path))[0]), None)
-    text = b"" if piece is None else piece.text
-    return 0 if kernels.has_index_zero(kernels.as_bytes(text)) else 1
+    counters = _parsed(b"" if piece is None else piece.text, 1, -1).counters
+    return 0 if counters[kernels.ERROR] == kernels.ZERO_INDEX else 1
+
+
+def _parsed(text: bytes, base: int, limit: int) -> Parsed:
+    """Parse whole lines, up to the first error; see :func:`.svmlight_kernels.parse`."""
+    from elasticml.data.readers import svmlight_kernels as kernels  # imports numba
+
+    raw = np.frombuffer(text, np.uint8)
+    n_lines = int(np.count_nonzero(raw == ord("\n"))) + 1
+    n_colons = int(np.count_nonzero(raw == ord(":")))
+    out = kernels.Parsed(
+        labels=np.empty(n_lines),
+        indptr=np.zeros(n_lines + 1, np.int64),
+        indices=np.empty(n_colons, np.int32),
+        values=np.empty(n_colons),
+        slow=np.empty((n_lines + n_colons, 3), np.int64),
+        counters=np.empty(kernels.N_COUNTERS, np.int64),
+    )
+    kernels.parse(raw, base, limit, out)
+    return out
+
+
+def _sorted(
+    indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64], int | None]:
+    """Return indices and values sorted within rows, and the first row with one index twice."""
+    import scipy.sparse
+
+    shape = (indptr.size - 1, int(indices.max(initial=0)) + 1)
+    sorted_ = scipy.sparse.csr_array((values, indices, indptr), shape=shape)
+    sorted_.sort_indices()
+    rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+    twice = np.flatnonzero((np.diff(sorted_.indices) == 0) & (np.diff(rows) == 0))
+    repeated = int(rows[twice[0]]) if twice.size else None
+    return sorted_.indices.astype(np.int32, copy=False), sorted_.data, repeated
 
 
 def _token_at(text: bytes, at: int) -> str:

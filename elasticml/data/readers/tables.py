@@ -41,9 +41,7 @@ from elasticml.specification.settings_model import (
     AS_TUPLE,
     KEEP_INT,
     Count,
-    Dtype,
     Flag,
-    SettingsModel,
     did_you_mean,
 )
 
@@ -733,8 +731,34 @@ Fill = Literal["error", "mean", "median"] | Annotated[float, KEEP_INT]
 DatePart = Literal["days", "year", "month", "day", "weekday", "hour"]
 
 
-class TableOptions(SettingsModel):
-    """How the columns of a table become features.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumns:
+    """The roles of a table's columns, by name; ``features`` in the order of the table."""
+
+    label: str
+    weight: str | None
+    features: tuple[str, ...]
+    #: Columns that the user lists as categorical.
+    listed: frozenset[str]
+    #: Columns in which text is an error: the weights, and those that the user lists as numeric.
+    numeric: frozenset[str]
+    #: Type of each used column.
+    types: Mapping[str, ColumnType]
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """All columns that must be read."""
+        return (self.label, *([] if self.weight is None else [self.weight]), *self.features)
+
+    @property
+    def categorical(self) -> tuple[str, ...]:
+        """All columns with a vocabulary, sorted."""
+        text = {name for name in (self.label, *self.features) if self.types[name] == "text"}
+        return tuple(sorted(text | self.listed))
+
+
+class TableFormat(Format):
+    """A table, whose rows an encoder turns into numbers; it is fitted to the training rows.
 
     Parameters
     ----------
@@ -790,8 +814,6 @@ class TableOptions(SettingsModel):
     unknown: Literal["ignore", "error"] = "ignore"
     missing_columns: Literal["error", "fill"] = "error"
     extra_columns: Literal["ignore", "error"] = "ignore"
-    dtype: Dtype = "float64"
-    n_columns: Annotated[int, Field(ge=1)] | None = None
     #: The fitted encoding of the columns, from a survey of all blocks, or of the training data.
     encoder: SkipJsonSchema[Any] = Field(default=None, repr=False)
     #: Columns that the survey has made categories, and the cell that is no number of each.
@@ -812,36 +834,6 @@ class TableOptions(SettingsModel):
             raise ValueError("missing_columns: got fill, wanted missing: mean, median, a number")
         if self.missing == "error" and self.missing_indicator:
             raise ValueError("missing_indicator: got true, wanted missing: mean, median, a number")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumns:
-    """The roles of a table's columns, by name; ``features`` in the order of the table."""
-
-    label: str
-    weight: str | None
-    features: tuple[str, ...]
-    #: Columns that the user lists as categorical.
-    listed: frozenset[str]
-    #: Columns in which text is an error: the weights, and those that the user lists as numeric.
-    numeric: frozenset[str]
-    #: Type of each used column.
-    types: Mapping[str, ColumnType]
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        """All columns that must be read."""
-        return (self.label, *([] if self.weight is None else [self.weight]), *self.features)
-
-    @property
-    def categorical(self) -> tuple[str, ...]:
-        """All columns with a vocabulary, sorted."""
-        text = {name for name in (self.label, *self.features) if self.types[name] == "text"}
-        return tuple(sorted(text | self.listed))
-
-
-class TableFormat(Format, TableOptions):
-    """A table, whose rows an encoder turns into numbers; it is fitted to the training rows."""
 
     @property
     def needs_survey(self) -> bool:

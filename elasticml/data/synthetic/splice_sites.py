@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from elasticml.compiled import kernel
 from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.ngrams import cut_letters, sequence_layout
 from elasticml.data.chunks.rows import Rows
@@ -90,7 +89,7 @@ def draw_splice(
     background = rng.integers(0, len(_BACKGROUNDS), n)
     kind = strength * len(_BACKGROUNDS) + background
     raw = np.frombuffer(rng.bytes(n * length), np.uint8).reshape(n, length)
-    letters = _look_up(_tables(length), kind, raw)
+    letters = _tables(length)[kind[:, None], np.arange(length), raw]
     _plant_branch_points(rng, letters, is_site)
     return letters, np.where(is_site, 1.0, -1.0)
 
@@ -120,19 +119,6 @@ def _tables(length: int) -> NDArray[np.uint8]:
     stacked = np.array(tables, np.uint8)
     stacked.flags.writeable = False
     return stacked
-
-
-@kernel
-def _look_up(
-    tables: NDArray[np.uint8], kind: NDArray[np.int64], raw: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
-    n, length = raw.shape
-    letters = np.empty((n, length), np.uint8)
-    for i in range(n):
-        table = tables[kind[i]]
-        for p in range(length):
-            letters[i, p] = table[p, raw[i, p]]
-    return letters
 
 
 def _plant_branch_points(

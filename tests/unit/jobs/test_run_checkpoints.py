@@ -73,7 +73,7 @@ def test_a_run_reports_why_it_cannot_be_resumed_and_where_its_checkpoints_are(tm
         with pytest.raises(ConfigError, match=words):
             interrupted_run(tmp_path, checkpoint)
     (tmp_path / "summary.json").unlink()
-    assert interrupted_run(tmp_path, elsewhere).place == "/of/the/scheduler"
+    assert interrupted_run(tmp_path, elsewhere).path == "/of/the/scheduler"
 
 
 def test_a_story_cut_off_by_a_kill_shows_the_runs_progress(tmp_path):
