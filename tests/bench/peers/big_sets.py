@@ -58,7 +58,7 @@ def _texts(rows: int) -> Iterator[Rows]:
         for chunk in source.read(block.index, None, 1)[0]:
             yield Rows(
                 labels=chunk.labels,
-                n_columns=source.columns,
+                n_columns=chunk.layout.n_columns,
                 indptr=chunk.indptr,
                 indices=chunk.indices,
                 values=chunk.values,
