@@ -49,8 +49,8 @@ from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.losses import LOSSES
 from elasticml.specification.algorithms import DUAL_LOSSES
 
-#: "matrix": second moments of every bin. "diagonal": an upper bound of them. "scalar": one number.
-Form = Literal["matrix", "diagonal", "scalar"]
+#: "matrix": second moments of every bin. "diagonal": an upper bound of them.
+Form = Literal["matrix", "diagonal"]
 
 #: Maximum doubles of the statistics, if the width allows it.
 BUDGET: Final = 1_000_000
@@ -68,20 +68,21 @@ PRODUCTS: Final = "bound_products"
 #: * hinge: ``sum s_i a_i``; smooth losses: the sum of the losses;
 #: * ``sum s_i a_i^2``;
 #: * ``sum s_i |x_i|^2``, the trace of the second moments;
-#: * an upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``; the trace if it is not
-#:   needed;
 #: * ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` in any order of summation;
 #: * the number of rows;
 #: * the number of chunks, in the first bin's row;
 #: * the sum over chunks of their number of rows to the power :data:`SIZE_POWER`, in the first bin's
 #:   row: its root bounds the largest chunk closely from above.
-WEIGHT, FIRST, SECOND, TRACE, SPECTRAL, REACH, ROWS, CHUNKS, SIZES = range(9)
-N_MOMENTS: Final = 9
+WEIGHT, FIRST, SECOND, TRACE, REACH, ROWS, CHUNKS, SIZES = range(8)
+N_MOMENTS: Final = 8
 SIZE_POWER: Final = 8
 
 #: Up to this number of doubles, statistics are summed chunk by chunk, which rounds less.
 _STAGED_MAX: Final = 2**18
 
+#: Edges of the hinge's bins for models that are too wide for finer ones: with the kink alone,
+#: bounds were up to twenty times as loose.
+_WIDEST: Final = (-0.1, 0.0, 0.1)
 #: With fewer edges than this, a coarser second moment is the better choice.
 _MATRIX_EDGES_MIN: Final = 10
 
@@ -111,23 +112,20 @@ class BoundPlan:
     def n_vectors(self) -> int:
         """Number of vectors.
 
-        Hinge: ``sum s_i x_i`` of every bin, then ``sum s_i a_i x_i`` of every bin; in the scalar
-        form only ``sum s_i x_i`` over the rows of positive deficit. Smooth losses: the gradient.
+        Hinge: ``sum s_i x_i`` of every bin, then ``sum s_i a_i x_i`` of every bin. Smooth losses:
+        the gradient.
         """
-        return 2 * self.n_bins if self.has_kink and self.form != "scalar" else 1
+        return 2 * self.n_bins if self.has_kink else 1
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of the arrays, by name."""
-        shapes: dict[str, tuple[int, ...]] = {
+        products = self.n_sent if self.form == "diagonal" else self.n_sent * (self.n_sent + 1) // 2
+        return {
             MOMENTS: (self.n_bins, N_MOMENTS),
             VECTORS: (self.n_vectors, self.n_sent),
+            PRODUCTS: (self.n_bins, products),
         }
-        if self.form == "matrix":
-            shapes[PRODUCTS] = (self.n_bins, self.n_sent * (self.n_sent + 1) // 2)
-        elif self.form == "diagonal":
-            shapes[PRODUCTS] = (self.n_bins, self.n_sent)
-        return shapes
 
     @property
     def size(self) -> int:
@@ -156,17 +154,16 @@ class BoundPlan:
         return np.append(-np.inf, edges), np.append(edges, np.inf)
 
 
-def plan_statistics(loss: MarginLoss, n_sent: int, budget: int = BUDGET) -> BoundPlan:
-    """Choose the tightest statistics that fit a budget.
+def plan_statistics(loss: MarginLoss, n_sent: int) -> BoundPlan:
+    """Choose the tightest statistics of at most :data:`BUDGET` doubles.
+
+    If even the smallest ones, a few vectors, are larger, they are chosen all the same.
 
     Parameters
     ----------
     loss : MarginLoss
     n_sent : int
         Length of a sent model, at least 1.
-    budget : int
-        Doubles. If even the smallest statistics, one vector and a few numbers, exceed it, they are
-        chosen all the same.
 
     Raises
     ------
@@ -180,13 +177,15 @@ def plan_statistics(loss: MarginLoss, n_sent: int, budget: int = BUDGET) -> Boun
             f"algorithm.loss is {loss.name!r}, whose absent examples cannot be bounded; wanted one "
             f"of {', '.join(bounded)}, or absent: reload"
         )
-    forms: tuple[Form, ...] = ("matrix", "diagonal", "scalar")
+    if not loss.terms.is_smooth():
+        all_edges = (*all_edges, _WIDEST)
+    forms: tuple[Form, ...] = ("matrix", "diagonal")
     plans = [
         BoundPlan(loss=loss, n_sent=n_sent, form=form, edges=edges)
         for form, edges in itertools.product(forms, all_edges)
         if form != "matrix" or loss.terms.is_smooth() or len(edges) >= _MATRIX_EDGES_MIN
     ]
-    return next((plan for plan in plans if plan.size <= budget), plans[-1])
+    return next((plan for plan in plans if plan.size <= BUDGET), plans[-1])
 
 
 #: Half of the distance from 1 to the next double.
@@ -268,14 +267,12 @@ class FrozenLoss:
         self._gamma_row = _gamma(4.0 * plan.n_sent + 20.0)
         self._moments = absent[MOMENTS].copy()
         self._vectors = absent[VECTORS].copy()
-        self._products = np.zeros((0, 0))
-        if plan.form == "matrix":
-            self._products = absent[PRODUCTS].copy()
-        elif plan.form == "diagonal":
-            self._products = absent[PRODUCTS] + self._gamma * whole[PRODUCTS]
+        self._products = absent[PRODUCTS].copy()
+        if plan.form == "diagonal":
+            self._products += self._gamma * whole[PRODUCTS]
         self._whole = np.maximum(all_moments, 0.0)
         # Upper bounds of the sums whose terms are nonnegative.
-        for column in (WEIGHT, SECOND, TRACE, SPECTRAL, REACH):
+        for column in (WEIGHT, SECOND, TRACE, REACH):
             raised = self._moments[:, column] + self._gamma * self._whole[:, column]
             self._moments[:, column] = np.maximum(raised, 0.0)
 
@@ -293,12 +290,7 @@ class FrozenLoss:
             Model in trained coordinates.
         """
         step = self._step(v)
-        if not self._plan.has_kink:
-            bound = self._smooth(step)
-        elif self._plan.form == "scalar":
-            bound = self._hinge_scalar(step)
-        else:
-            bound = self._hinge(step)
+        bound = self._hinge(step) if self._plan.has_kink else self._smooth(step)
         if self._plan.loss.is_classification:
             trivial = trivial_bound(self._plan.loss, self.weight, v, self._row_norm)
             bound = min(bound, trivial)
@@ -308,15 +300,13 @@ class FrozenLoss:
         delta = v - self._v0
         sent = np.ascontiguousarray(self._down(delta), np.float64)
         length = float(np.linalg.norm(delta)) * _ROUND_UP
-        squares = self._moments[:, SPECTRAL] * length**2
-        np.minimum(squares, self._moments[:, TRACE] * length**2, out=squares)
+        squares = self._moments[:, TRACE] * length**2
         slack = self._gamma * self._whole[:, REACH] * length**2
-        if self._plan.form != "scalar":
-            pairs = sent * sent
-            if self._plan.form == "matrix":
-                rows, columns = np.tril_indices(sent.size)
-                pairs = sent[rows] * sent[columns] * np.where(rows == columns, 1.0, 2.0)
-            np.minimum(squares, np.maximum(self._products @ pairs, 0.0) + slack, out=squares)
+        pairs = sent * sent
+        if self._plan.form == "matrix":
+            rows, columns = np.tril_indices(sent.size)
+            pairs = sent[rows] * sent[columns] * np.where(rows == columns, 1.0, 2.0)
+        np.minimum(squares, np.maximum(self._products @ pairs, 0.0) + slack, out=squares)
         return _Step(
             length=length,
             radius=self._row_norm * length * _ROUND_UP,
@@ -382,29 +372,6 @@ class FrozenLoss:
                 float(upper[b]) + step.radius,
             )
         return total
-
-    def _hinge_scalar(self, step: _Step) -> float:
-        """Bound the hinge loss with one vector only, for statistics of the scalar form.
-
-        Rows of positive deficit continue linearly, except where they cross the hinge. A row at
-        distance e from the hinge then adds at most ``max(0, |t| - e) <= t^2 / (4 e)``, and the
-        whole bin at most ``sqrt(n sum s t^2)``.
-        """
-        lower, upper = self._edges()
-        distance = np.maximum(np.maximum(lower, -upper), 0.0)
-        squares, weight = step.squares, self._moments[:, WEIGHT]
-        turned = np.sqrt(weight * squares)
-        far = distance > 0.0
-        turned[far] = np.minimum(turned[far], squares[far] / (4.0 * distance[far]))
-        turned[distance >= step.radius] = 0.0
-        active = self._plan.bounds()[0] >= 0.0
-        first = float(self._moments[active, FIRST].sum())
-        slope = float(self._vectors[0] @ step.sent)
-        total = self._whole.sum(axis=0)
-        weights, second, reach = (total[c] for c in (WEIGHT, SECOND, REACH))
-        root, off = math.sqrt(weights), self._margin_error(weights, reach)
-        slack = self._gamma * root * (math.sqrt(second) + math.sqrt(reach) * step.length)
-        return first - slope + float(turned.sum()) + slack + root * off
 
 
 def _hinge_bin(

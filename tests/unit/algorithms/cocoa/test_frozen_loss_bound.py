@@ -27,7 +27,7 @@ from tests.unit.data.rows import chunk_of
 
 ID = ChunkId("0" * 16, 0, 0)
 KINDS = ("dense", "csr", "binary_csr", "sequence")
-FORMS = ("matrix", "diagonal", "scalar")
+FORMS = ("matrix", "diagonal")
 BOUNDED = [name for name, terms in LOSSES.items() if terms.bound_edges()]
 REGRESSION = ("squared", "huber")
 
