@@ -1,12 +1,14 @@
 """Coordinate descent on a Gram matrix, alternating with steps to the optimum of a sign pattern.
 
 Sweeps identify the support and the signs of a solution quickly, but its values only slowly if
-columns are highly correlated. For fixed signs the values solve linear equations. A step moves
-towards that solution as far as the signs are preserved, so that the objective never increases.
+columns are highly correlated. For fixed signs the values solve linear equations. The way to that
+solution turns wherever a coefficient becomes zero, so that the objective never increases. If
+columns depend linearly on each other, coefficients first become zero until those left do not.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -16,12 +18,12 @@ from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.arrays import F64
 from elasticml.objectives.penalty_kernels import Penalty
 
-#: Sweeps between two steps on all non-zero coefficients.
+#: Sweeps between two steps on all non-zero coefficients: at least these, and this share of the
+#: number of columns, which cost no more than a step.
 SWEEPS: Final = 30
+SWEEPS_SHARE: Final = 0.25
 #: A column is linearly dependent on others if less than this share of its squared norm remains.
 DEPENDENT: Final = 1e-11
-#: If more remains of every column, they are independent, in whatever order they are taken.
-INDEPENDENT: Final = 1e-6
 #: A gradient component along flat directions below this share of the gradient is rounding.
 LEVEL: Final = 1e-9
 #: Rounding error of a gradient, as a share of the terms that cancel in it.
@@ -47,12 +49,12 @@ def descend(
     """
     done = 0
     while True:
-        budget = min(max(SWEEPS, w.size), sweeps - done)
+        budget = min(max(SWEEPS, int(SWEEPS_SHARE * w.size)), sweeps - done)
         used, reached = coordinate_descent_kernels.descend(gram, penalty, gap, budget, w, q)
         done += used
         if reached <= gap or used < budget or done >= sweeps:
             return done, reached
-        # Each step but the last sets a coefficient to zero, so they end.
+        # Each step but the last sets coefficients to zero, so they end.
         while _step(gram.G, gram.linear, penalty, w, q):
             if coordinate_descent_kernels.gap_of_products(gram, penalty, w, q) <= gap:
                 break
@@ -61,7 +63,7 @@ def descend(
 def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
     """Step towards the best coefficients with these signs; updates ``w`` and ``q`` in place.
 
-    Returns whether a coefficient became zero before they were reached.
+    Returns whether coefficients became zero, and another step is needed.
     """
     support = np.flatnonzero(w)
     if not 0 < support.size <= EQUATIONS_MAX:
@@ -71,79 +73,89 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
     own = w[support]
     # The gradient for the current signs.
     gradient = penalty.a2 * own + penalty.a1 * np.sign(own) - q[support]
-    direction = _to_minimum(H, gradient)
-    if direction is None:
-        size = np.abs(linear[support]) + np.abs(H) @ np.abs(own)
-        direction = descent_direction(H, gradient, ROUNDING * size)
-    slope, bend = float(gradient @ direction), float(direction @ (H @ direction))
-    towards = direction * own < 0.0
-    ends = np.divide(-own, direction, out=np.full(own.size, np.inf), where=towards)
-    length = min(float(ends.min()), -slope / bend if bend > 0.0 else np.inf)
-    change = length * slope + 0.5 * length**2 * bend
-    if not (np.isfinite(length) and change < 0.0):
-        return False  # Rounding.
-    new = own + length * direction
-    # A coefficient that has reached zero is exactly zero, without rounding.
-    new[ends <= length] = 0.0
-    q -= G[:, support] @ (new - own)
-    w[support] = new
-    return bool((ends <= length).any())
-
-
-def _to_minimum(H: F64, gradient: F64) -> F64 | None:
-    """Return the step to the minimum if columns are clearly independent, else None."""
-    import scipy.linalg
-
+    rounding = ROUNDING * (np.abs(linear[support]) + np.abs(H) @ np.abs(own))
+    # From here on columns have length 1.
     lengths = np.sqrt(H.diagonal())
-    if not lengths.all():
-        return None
-    R, failed = scipy.linalg.lapack.dpotrf(H / np.outer(lengths, lengths), overwrite_a=True)
-    if failed or float(R.diagonal().min()) ** 2 <= INDEPENDENT:
-        return None
-    step, _ = scipy.linalg.lapack.dpotrs(R, gradient / lengths)
-    return np.asarray(-step / lengths)
+    lengths[lengths == 0.0] = 1.0
+    H /= np.outer(lengths, lengths)
+    g, u = gradient / lengths, own * lengths
+    level = max(float((rounding / lengths).max()), LEVEL * float(np.abs(g).max()))
+    flat, inverse = _factors(H)
+    new = _without_slope(flat, g, u, level)
+    if new.all():
+        new = _to_minimum(H, inverse, g, u)
+    w[support] = new / lengths
+    q -= G[:, support] @ (w[support] - own)
+    return flat.shape[1] > 0 and not new.all()
 
 
-def descent_direction(H: F64, gradient: F64, rounding: F64 | None = None) -> F64:
-    """Return a descent direction of a quadratic function: to its minimum, or along a linear part.
+def _factors(H: F64) -> tuple[F64, F64]:
+    """Return an orthonormal basis of the flat directions (m, k), and an inverse of H.
 
-    If columns are linearly dependent, the function has flat directions without curvature. If the
-    gradient has a component along these, that component alone is followed. If the component is
-    rounding, only the curvature of rounding errors would bound such a step, so the shortest step to
-    a minimum is taken instead. Lengths refer to columns of unit norm. Unlike regularising the
-    equations by a small diagonal, the result does not depend on rounding errors.
-
-    Parameters
-    ----------
-    H : ndarray (m, m)
-        Symmetric positive semidefinite up to rounding.
-    gradient : ndarray (m,)
-    rounding : ndarray (m,), optional
-        Error bound of the gradient; 0 by default.
+    The inverse takes directions without a part along flat ones to such directions.
 
     Source: Higham (2002), section 10.3, for the Cholesky factor with pivots.
     """
     # Members import this module and never call it: they save 60 ms.
     import scipy.linalg
 
-    lengths = np.sqrt(H.diagonal())
-    lengths[lengths == 0.0] = 1.0
-    g = gradient / lengths
-    R, order, rank, _ = scipy.linalg.lapack.dpstrf(H / np.outer(lengths, lengths), tol=DEPENDENT)
-    order = order - 1
-    independent = R[:rank, :rank]
-    step = np.zeros(g.size)
-    step[order[:rank]] = -scipy.linalg.cho_solve((independent, False), g[order[:rank]])
-    if rank < g.size:
-        # Columns: a basis of the flat directions.
-        null = np.zeros((g.size, g.size - rank))
-        null[order[:rank]] = -scipy.linalg.solve_triangular(independent, R[:rank, rank:])
-        null[order[rank:]] = np.eye(g.size - rank)
-        basis = np.linalg.qr(null)[0]
-        along = basis @ (basis.T @ g)
-        level = 0.0 if rounding is None else float((rounding / lengths).max())
-        if np.abs(along).max() > max(level, LEVEL * np.abs(g).max()):
-            step = -along
-        else:
-            step -= basis @ (basis.T @ step)
-    return step / lengths
+    R, order, rank, _ = scipy.linalg.lapack.dpstrf(H, tol=DEPENDENT)
+    order, m = order - 1, H.shape[0]
+    flat = np.zeros((m, m - rank))
+    if rank < m:
+        flat[order[:rank]] = -scipy.linalg.solve_triangular(R[:rank, :rank], R[:rank, rank:])
+        flat[order[rank:]] = np.eye(m - rank)
+        flat = np.linalg.qr(flat)[0]
+        R, _ = scipy.linalg.lapack.dpotrf(H + flat @ flat.T)
+        order = np.arange(m)
+    upper, _ = scipy.linalg.lapack.dpotri(R)
+    place = np.argsort(order)
+    inverse = np.triu(upper) + np.triu(upper, 1).T
+    return flat, inverse[np.ix_(place, place)]
+
+
+def _to_minimum(H: F64, inverse: F64, g: F64, u: F64) -> F64:
+    """Return the coefficients at which the way to the minimum ends, or u if nothing is gained.
+
+    It leads towards the minimum to the first zero, from there to the minimum without that
+    coefficient, and so on. An outer product removes a coefficient from the inverse.
+    """
+    new = u.copy()
+    while True:
+        step = -inverse @ (g + H @ (new - u))
+        ends = np.divide(-new, step, out=np.full(u.size, np.inf), where=step * new < 0.0)
+        k = int(np.argmin(ends))
+        new += min(float(ends[k]), 1.0) * step
+        if not ends[k] < 1.0:
+            break
+        # Exactly zero, without rounding.
+        new[k] = 0.0
+        inverse -= np.outer(inverse[k], inverse[k] / inverse[k, k])
+        inverse[k], inverse[:, k] = 0.0, 0.0
+    change = float((new - u) @ (g + 0.5 * (H @ (new - u))))
+    return new if change < 0.0 else u
+
+
+def _without_slope(flat: F64, g: F64, u: F64, level: float) -> F64:
+    """Follow the gradient's part along flat directions until there is none but rounding.
+
+    Without curvature only a coefficient that becomes zero ends a direction; it remains so in the
+    next ones. The part does not depend on the basis, nor on rounding errors, as it would with
+    equations that a small diagonal regularises.
+    """
+    g, u = g.copy(), u.copy()
+    while flat.shape[1]:
+        along = flat @ (flat.T @ g)
+        pace = np.divide(along, u, out=np.zeros(u.size), where=u != 0.0)
+        k = int(np.argmax(pace))
+        if not (pace[k] > 0.0 and np.abs(along).max() > level):
+            break
+        u -= along / pace[k]
+        u[k] = g[k] = 0.0
+        # A reflection after which one direction alone would change it.
+        mirror = flat[k].copy()
+        mirror[0] += math.copysign(float(np.linalg.norm(mirror)), mirror[0])
+        rest: F64 = flat - np.outer(flat @ mirror, 2.0 / float(mirror @ mirror) * mirror)
+        flat = rest[:, 1:]
+        flat[k] = 0.0
+    return u

@@ -46,8 +46,6 @@ STEPS: Final = 3
 #: Wanted gap, as a share of the objective, below which the model's own dual variables must certify
 #: it: a subproblem's certify a model before its last digits are right.
 PREDICTED_MIN: Final = 1e-7
-#: Consecutive iterations that do not halve the gap, after which a cheap Gram matrix is used.
-SLOW: Final = 3
 #: The accuracy of sweeps over sparse columns is refined by this factor when a model has it, and is
 #: at most this share of the violations when a step's decrease was below rounding.
 FINER: Final = 0.25
@@ -130,8 +128,6 @@ class SparseClassifier:
         #: Violations that sweeps over sparse columns may leave, and the largest one at the last
         #: look.
         self._accuracy, self._reach = np.inf, np.inf
-        #: The last gap, and the number of consecutive looks that have not halved it.
-        self._gap, self._slow = np.inf, 0
 
     def begin(self, w: F64, b: float) -> None:
         """Set the model, (d,) and intercept."""
@@ -190,15 +186,9 @@ class SparseClassifier:
         alpha, folded = self._dual()
         if is_swept:
             self._looked, self._moments = features, self._measure(features, folded)
-            value, dual = self._bound_at(penalty, features, alpha, self._moments[:, 3])
-        else:
-            self._moments = None
-            value, dual = self._bound(penalty, features)
-        gap = value - dual.value
-        self._slow = 0 if gap < 0.5 * self._gap else self._slow + 1
-        self._is_stiff = self._is_stiff or (self._slow >= SLOW and self._rows is not None)
-        self._gap = gap
-        return value, dual
+            return self._bound_at(penalty, features, alpha, self._moments[:, 3])
+        self._moments = None
+        return self._bound(penalty, features)
 
     def drop(self, features: I64) -> bool:
         """Remove screened columns from the model; return whether any had a coefficient."""

@@ -155,6 +155,25 @@ def test_rounding_is_not_followed_along_flat_directions(positive):
     np.testing.assert_allclose(A @ np.transpose(results), (A @ results[0])[:, None] + np.zeros(4))
 
 
+@pytest.mark.parametrize("start", [0.0, 3.0])
+def test_indicators_that_add_up_to_one_in_groups_have_the_same_model_in_every_order(start):
+    """A sum can move from group to group at the cost of the L1 norm alone: sweeps are slow."""
+    rng = np.random.default_rng(0)
+    A = (rng.integers(0, 4, (600, 12, 1)) == np.arange(4)).reshape(600, 48).astype(float)
+    A *= np.sqrt(rng.uniform(0.5, 2.0, (600, 1)))
+    b, w0 = A @ rng.normal(size=48) + rng.normal(size=600), start * rng.normal(size=48)
+    results = []
+    for rows in [rng.permutation(600) for _ in range(6)]:
+        products, w = inner_products(A[rows], b[rows]), w0.copy()
+        q = products.linear - products.G @ w
+        sweeps, gap = descend(products, Penalty(a1=0.5, a2=0.0), 1e-12 * products.yy, 150, w, q)
+        assert gap <= 1e-12 * products.yy
+        assert sweeps < 150
+        np.testing.assert_allclose(q, A.T @ (b - A @ w), atol=1e-8)
+        results.append(w)
+    np.testing.assert_allclose(results, [results[0]] * 6, atol=1e-8)
+
+
 @pytest.mark.filterwarnings("ignore:alpha=0")
 @pytest.mark.parametrize(
     "model", [em.Lasso(alpha=0.0), em.LogisticRegression(l1_ratio=1.0, tol=1e-8)]
