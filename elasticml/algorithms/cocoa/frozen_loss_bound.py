@@ -54,6 +54,8 @@ Form = Literal["matrix", "diagonal"]
 
 #: Maximum doubles of the statistics, if the width allows it.
 BUDGET: Final = 1_000_000
+#: Most bytes of them, whatever the width: a member needs a few times as much.
+BYTES_MAX: Final = 2**28
 
 #: Array of sums per bin, with these columns.
 MOMENTS: Final = "bound_moments"
@@ -155,9 +157,7 @@ class BoundPlan:
 
 
 def plan_statistics(loss: MarginLoss, n_sent: int) -> BoundPlan:
-    """Choose the tightest statistics of at most :data:`BUDGET` doubles.
-
-    If even the smallest ones, a few vectors, are larger, they are chosen all the same.
+    """Choose the tightest statistics of at most :data:`BUDGET` doubles, else the smallest ones.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def plan_statistics(loss: MarginLoss, n_sent: int) -> BoundPlan:
     Raises
     ------
     ConfigError
-        When there is no bound for the loss.
+        When there is no bound for the loss, or the smallest statistics exceed :data:`BYTES_MAX`.
     """
     all_edges = loss.terms.bound_edges()
     if not all_edges:
@@ -185,7 +185,13 @@ def plan_statistics(loss: MarginLoss, n_sent: int) -> BoundPlan:
         for form, edges in itertools.product(forms, all_edges)
         if form != "matrix" or loss.terms.is_smooth() or len(edges) >= _MATRIX_EDGES_MIN
     ]
-    return next((plan for plan in plans if plan.size <= BUDGET), plans[-1])
+    chosen = next((plan for plan in plans if plan.size <= BUDGET), plans[-1])
+    if 8 * chosen.size > BYTES_MAX:
+        raise ConfigError(
+            f"absent: got freeze, which needs {8 * chosen.size >> 20} MiB from each member for "
+            f"{n_sent} columns, wanted at most {BYTES_MAX // 2**20}; use absent: reload or stall"
+        )
+    return chosen
 
 
 #: Half of the distance from 1 to the next double.

@@ -167,6 +167,12 @@ def test_a_loss_without_a_bound_is_refused():
         plan_statistics(loss_named("quantile"), 3)
 
 
+def test_a_model_too_wide_for_the_smallest_statistics_is_refused():
+    assert plan_statistics(loss_named("hinge"), 2_000_000).size < 2**25
+    with pytest.raises(ConfigError, match="needs 1831 MiB from each member for 20000000 columns"):
+        plan_statistics(loss_named("hinge"), 20_000_000)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("loss", BOUNDED)
 def test_the_bound_holds_when_subtraction_cancels_nearly_all_digits(loss, form):
