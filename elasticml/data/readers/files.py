@@ -210,6 +210,11 @@ def missing(path: str) -> ConfigError:
     )
 
 
+def changed(path: str) -> DataError:
+    """Return the error for a file that is not the listed one."""
+    return DataError(f"{path} has changed since it was listed; start a new job when it is in place")
+
+
 @contextmanager
 def _accessing(path: str, action: str = "accessed") -> Iterator[None]:
     """Turn a file system's exceptions into a ``ConfigError`` about a file of data."""
@@ -622,9 +627,7 @@ class Listing:
             except FileNotFoundError:
                 now = None
         if now != (file.size, file.token):
-            raise DataError(
-                f"{file.path} has changed since it was listed; start a new job when it is in place"
-            )
+            raise changed(file.path)
 
     def fingerprint(self, spec: Mapping[str, Any]) -> str:
         """Digest a source's spec with its files' names, sizes and versions; 16 hex digits."""

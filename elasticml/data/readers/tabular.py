@@ -13,8 +13,10 @@ import csv
 import functools
 import io
 import itertools
+import os
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -37,6 +39,7 @@ from elasticml.data.readers.files import (
     FileBlock,
     Piece,
     block_pieces,
+    changed,
     file_info,
     files_of,
     line_number,
@@ -777,12 +780,11 @@ class ParquetSource(TableSource):
         Remote footers are read at the same time. Local ones are not: threads that wait for each
         other's Python take more than twice as long.
         """
-        # Of a file without a version nothing is remembered.
-        cut = _pieces if all(file.token for file in files) else _pieces.__wrapped__
         if not is_url(self.path):
-            return [block for file in files for block in cut(file)]
+            return [block for file in files for block in _footers.pieces(file)]
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-            return [block for blocks in pool.map(cut, files) for block in blocks]
+            cut = pool.map(lambda file: _pieces(file, _footer(file)), files)
+            return [block for blocks in cut for block in blocks]
 
     def names_and_types(self) -> tuple[Sequence[str], Sequence[ColumnType]]:
         """Return the names and types of the columns, as the first file has them."""
@@ -819,7 +821,8 @@ def _read_at_once(parts: Sequence[FileBlock], names: Sequence[str]) -> list[Any]
     -------
     list of Table, or None
         One for consecutive files whose columns have the same types. None where files must be read
-        one by one: one of them is damaged, lacks a column, or has several row groups.
+        one by one: one of them is damaged, lacks a column, or has several row groups, or together
+        they are larger than a block.
     """
     runs, nbytes = list[list[Any]](), 0
     try:
@@ -837,9 +840,9 @@ def _read_at_once(parts: Sequence[FileBlock], names: Sequence[str]) -> list[Any]
                 runs.append([])
             runs[-1].append(table)
             nbytes += table.nbytes
+            if nbytes > BLOCK_BYTES:
+                return None
     except (pyarrow.ArrowException, OSError, DataError):
-        return None
-    if nbytes > BLOCK_BYTES:
         return None
     return [pyarrow.concat_tables(run).combine_chunks() for run in runs]
 
@@ -847,6 +850,8 @@ def _read_at_once(parts: Sequence[FileBlock], names: Sequence[str]) -> list[Any]
 def _parquet_tables(at: FileBlock, names: Sequence[str]) -> Iterator[tuple[Any, Place]]:
     """Yield the tables of a piece; the rows before it in its row group are decoded, too."""
     with _open_parquet(at.file.path) as file:
+        if (at.first, at.stop) not in _cuts(file.metadata):
+            raise changed(at.file.path)
         check_columns(at.file.path, file.schema_arrow.names, names)
         starts = _group_starts(file.metadata)
         group = max(bisect.bisect_right(starts, at.first) - 1, 0)
@@ -878,9 +883,12 @@ def _group_starts(meta: Any) -> list[int]:
 PIECE_BYTES: Final = 64 << 20
 #: Row groups may expand this many times as much as other compressed data.
 _ROW_GROUP_FACTOR: Final = 8
-#: Parquet files whose footers are read at the same time, and of which the pieces are remembered.
+#: Remote Parquet files whose footers are read at the same time.
 _FOOTERS_AT_ONCE: Final = 16
-_FOOTERS: Final = 2**14
+#: Pieces of local Parquet files that a process remembers.
+_PIECES_MAX: Final = 2**14
+#: After this time a change of a file has another time of change, however coarse the clock is.
+_SETTLED_NS: Final = 3 * 10**9
 #: Rows that are predicted at once.
 BATCH_ROWS: Final = 65_536
 
@@ -958,40 +966,86 @@ def _parquet_columns(path: str, token: str) -> tuple[tuple[str, ...], tuple[Colu
     return tuple(f.name for f in kept), tuple(type_of_arrow(f.type) for f in kept)
 
 
-@functools.lru_cache(maxsize=_FOOTERS)
-def _pieces(file: DataFile) -> Sequence[FileBlock]:
-    """Cut the row groups of a Parquet file into pieces of similar numbers of rows."""
-    meta = _footer(file)
-    width, pieces = 8 * meta.num_columns, list[FileBlock]()
+def _cuts(meta: Any) -> list[tuple[int, int]]:
+    """Cut the row groups of a Parquet file into similar numbers of rows; return first and stop."""
+    width, cuts = 8 * meta.num_columns, list[tuple[int, int]]()
     for group, start in enumerate(_group_starts(meta)):
         n = meta.row_group(group).num_rows
         # A decoded row group is larger than its file, and a piece decodes those before it.
         count = -(-n * width // PIECE_BYTES) or 1
         most = -(-n // count // BATCH_ROWS) * BATCH_ROWS or 1
-        for first in range(0, max(n, 1), most):
-            size = min(most, n - first)
-            pieces.append(
-                FileBlock(
-                    nbytes=size * width,
-                    rows=size,
-                    file=file,
-                    first=start + first,
-                    stop=start + first + size,
-                )
-            )
-    return pieces
+        cuts += [(start + at, start + min(at + most, n)) for at in range(0, max(n, 1), most)]
+    return cuts
+
+
+def _pieces(file: DataFile, meta: Any) -> Sequence[FileBlock]:
+    width = 8 * meta.num_columns
+    return [
+        FileBlock(
+            nbytes=(stop - first) * width, rows=stop - first, file=file, first=first, stop=stop
+        )
+        for first, stop in _cuts(meta)
+    ]
+
+
+class _Footers:
+    """The pieces of local Parquet files, which a process remembers from one listing to the next.
+
+    A file may be replaced by one of its size and modification time. A file is known by its inode
+    and its time of change, too, which no program sets. One that has changed just now is not
+    remembered: it may change again before the clock of its file system moves on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_pieces = 0
+        self._known: dict[str, tuple[Any, Sequence[FileBlock]]] = {}
+
+    def pieces(self, file: DataFile) -> Sequence[FileBlock]:
+        """Return the pieces of a file; its footer is read only if it is not remembered."""
+        with self._lock:
+            state, pieces = self._known.get(file.path, (None, ()))
+        # Whatever is wrong, the code below says it.
+        with contextlib.suppress(OSError):
+            if state is not None and state == self._state_of(file, os.stat(file.path)):
+                return pieces
+        with contextlib.suppress(pyarrow.ArrowException, OSError):
+            with pyarrow.OSFile(file.path) as raw:
+                # Taken before the footer is read, of the file that is read.
+                state = self._state_of(file, os.fstat(raw.fileno()))
+                meta = pyarrow.parquet.ParquetFile(raw).metadata
+            _check_row_groups(file.path, meta, file.size)
+            pieces = _pieces(file, meta)
+            self._remember(file.path, state, pieces)
+            return pieces
+        return _pieces(file, _footer(file))
+
+    def _state_of(self, file: DataFile, status: os.stat_result) -> Any:
+        """Return what distinguishes versions of a file; None if it is not to be remembered."""
+        is_listed = (file.size, file.token) == (status.st_size, str(status.st_mtime_ns))
+        if not is_listed or time.time_ns() - status.st_ctime_ns < _SETTLED_NS:
+            return None
+        return file, status.st_dev, status.st_ino, status.st_ctime_ns
+
+    def _remember(self, path: str, state: Any, pieces: Sequence[FileBlock]) -> None:
+        with self._lock:
+            self._forget(path)
+            if state is None or len(pieces) > _PIECES_MAX:
+                return
+            self._known[path] = state, pieces
+            self._n_pieces += len(pieces)
+            while self._n_pieces > _PIECES_MAX:
+                self._forget(next(iter(self._known)))
+
+    def _forget(self, path: str) -> None:
+        _, pieces = self._known.pop(path, (None, ()))
+        self._n_pieces -= len(pieces)
+
+
+_footers: Final = _Footers()
 
 
 def _footer(file: DataFile) -> Any:
-    if not is_url(file.path):
-        # Whatever is wrong, the code below says it.
-        with (
-            contextlib.suppress(pyarrow.ArrowException, OSError),
-            pyarrow.OSFile(file.path) as raw,
-        ):
-            meta = pyarrow.parquet.ParquetFile(raw).metadata
-            _check_row_groups(file.path, meta, file.size)
-            return meta
     with _open_parquet(file.path) as opened:
         return opened.metadata
 

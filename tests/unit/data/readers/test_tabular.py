@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,104 @@ def test_a_large_row_group_is_read_in_pieces(
     pq.write_table(pa.table(columns), tmp_path / "b.parquet", row_group_size=120)
     with pytest.raises(DataError, match="the first in row 70 of row group 1"):
         load_all(read_parquet(str(tmp_path / "b.parquet"), "y"))
+
+
+def write_parquet(path: Path, n_rows: int, version: int = 10**18) -> None:
+    """Replace a file by one of 20,000 bytes with this modification time; not by a new inode."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"x": np.arange(n_rows) % 9, "y": np.ones(n_rows)}), buffer)
+    written = buffer.getvalue()
+    footer = 8 + int.from_bytes(written[-8:-4], "little")
+    path.write_bytes(written[:-footer] + bytes(20_000 - len(written)) + written[-footer:])
+    os.utime(path, ns=(version, version))
+
+
+@pytest.mark.parametrize("settled_ns", [0, tabular._SETTLED_NS])
+def test_another_parquet_file_of_the_same_size_and_time_is_listed_with_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled_ns: int
+) -> None:
+    monkeypatch.setattr(tabular, "_SETTLED_NS", settled_ns)
+    opened, footers = list[str](), pq.ParquetFile
+    path = tmp_path / "a.parquet"
+
+    def open_footer(source: Any, **options: Any) -> Any:
+        opened.append(str(path))
+        return footers(source, **options)
+
+    write_parquet(path, 800)
+    data = read_parquet(str(path), "y")
+    monkeypatch.setattr(pq, "ParquetFile", open_footer)
+    assert [block.rows for _ in range(3) for block in data.blocks()] == [800] * 3
+    # One that has changed just now may change again without another time of change.
+    assert len(opened) == (1 if settled_ns == 0 else 3)
+    before = path.stat()
+    write_parquet(path, 1000)
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        write_parquet(path, 1000)
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert [block.rows for block in data.blocks()] == [1000]
+    assert len(matrix(load_all(data))) == 1000
+
+
+def test_a_parquet_file_replaced_while_it_is_listed_is_not_remembered_as_the_listed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabular, "_SETTLED_NS", 0)
+    path = tmp_path / "a.parquet"
+    write_parquet(path, 800)
+    data = read_parquet(str(path), "y")
+    listed = data.list_files()
+    write_parquet(path, 1000, version=2 * 10**18)
+    assert [part.rows for part in data.list_blocks(listed)] == [1000]
+    write_parquet(path, 800)
+    assert [part.rows for part in data.list_blocks(listed)] == [800]
+
+
+def test_remembered_pieces_of_parquet_files_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabular, "_SETTLED_NS", 0)
+    monkeypatch.setattr(tabular, "_PIECES_MAX", 5)
+    footers = tabular._Footers()
+    for name, n_groups in (("a", 2), ("b", 2), ("c", 3), ("d", 6)):
+        table = pa.table({"y": np.ones(n_groups)})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1)
+        footers.pieces(files.file_info(str(tmp_path / f"{name}.parquet")))
+    assert [Path(path).stem for path in footers._known] == ["b", "c"]
+
+
+@pytest.mark.parametrize("n_rows", [700, 1000])
+def test_a_parquet_file_with_other_rows_than_were_listed_has_changed(
+    tmp_path: Path, n_rows: int
+) -> None:
+    for name in ("a", "b"):
+        write_parquet(tmp_path / f"{name}.parquet", 800)
+    source: Any = survey_all(read_parquet(str(tmp_path), "y").listed_once())
+    parts = [source.files.parts(block.index)[0] for block in source.blocks()]
+    write_parquet(tmp_path / "b.parquet", n_rows)
+    for block in (parts[1:], parts):
+        with pytest.raises(DataError, match=r"b\.parquet has changed since it was listed"):
+            list(source.read_parts(0, block))
+
+
+def test_small_parquet_files_that_are_large_in_memory_are_not_read_at_once(tmp_path: Path) -> None:
+    columns = {"text": ["x" * 1000] * 1000, "y": np.ones(1000)}
+    pq.write_table(pa.table(columns), tmp_path / "0.parquet")
+    for number in range(1, 60):
+        shutil.copy(tmp_path / "0.parquet", tmp_path / f"{number}.parquet")
+    source: Any = survey_all(read_parquet(str(tmp_path), "y", categorical=["text"]))
+    parts = [source.files.parts(block.index)[0] for block in source.blocks()]
+    assert len(parts) == 60
+    usual = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(counted)
+    try:
+        n_rows = sum(len(rows.labels) for rows in source.read_parts(0, parts))
+    finally:
+        pa.set_memory_pool(usual)
+    assert n_rows == 60_000
+    assert 8 << 20 < counted.max_memory() < 40 << 20
 
 
 def test_parquet_has_dictionaries_and_the_row_index_that_pandas_stores_is_no_feature(
