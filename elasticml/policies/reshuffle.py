@@ -23,6 +23,9 @@ COST = 0.1
 SHARE_MAX = 0.25
 #: With two holders, each member's chunks that are always reassigned, for each round of a period.
 EACH = 64
+#: And those whose states move in this part of a round. With many more rows than columns a member
+#: solves its part in a round, and only a reassignment brings the next gain.
+STATES_COST = 0.5
 #: Rounds between reassignments, at most, if members have more chunks: members prepare all their
 #: chunks again after each, which takes longer than a round if these are thousands and small.
 PERIOD_MAX = 8
@@ -133,7 +136,7 @@ class Redeal(PolicyOptions):
         seconds = [m.seconds[-1] for m in view.steady if m.seconds]
         if view.holders > 1:
             n = sum(len(chunks.of(m.id)) for m in view.steady)
-            affordable = COST * statistics.median(seconds or [0.0]) / STATE_S
+            affordable = STATES_COST * statistics.median(seconds or [0.0]) / STATE_S
             each = max(EACH * len(view.steady), affordable)
             period = max(1, min(PERIOD_MAX, math.ceil(n / each)))
             return 0.0 if view.round % period else min(1.0, period * each / max(n, 1))

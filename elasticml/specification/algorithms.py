@@ -589,8 +589,9 @@ class CoCoA(_Seeded, _WithLoss, _Linear, _Certified):
     #: Damping of the local subproblems; "auto": from the members' shares.
     sigma: Above0 | Literal["auto"] = "auto"
     #: Passes of a member over its examples per round; may be a fraction. By default 1; 8 for the
-    #: squared hinge, whose dual variables have no upper bound, unless ``mode="paper"``. Except in
-    #: ``mode="paper"``, a round has less of them once its local problem is solved well enough.
+    #: squared hinge, whose dual variables have no upper bound, unless ``mode="paper"``. On CPUs,
+    #: except in ``mode="paper"``, a round has less of them once its local problem is solved well
+    #: enough.
     local_epochs: float | None = Field(default=None, gt=0)
     #: Rounds between two certificates; "auto": certificates take about a fifth of the work;
     #: "target": rarely, until ``tolerance`` is near.

@@ -141,7 +141,7 @@ def begin(chunk: Chunk, root: F64, *, centred: bool) -> None:
     """Initialise a chunk's state, without coefficients.
 
     The columns' means are 0 unless they are ``centred``. The squared norm is 0 for columns of which
-    centring leaves only rounding errors, and not finite for values that are too large.
+    centring leaves only rounding errors.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ class PassRequest:
 
     def is_solved(self, gaps: Sequence[float]) -> bool:
         """Whether no more epochs pay, by the epochs' contributions to the gap so far."""
-        return len(gaps) > 1 and gaps[-1] <= self.enough * gaps[0]
+        return self.enough > 0.0 and len(gaps) > 1 and gaps[-1] <= self.enough * gaps[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

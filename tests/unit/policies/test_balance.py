@@ -144,7 +144,7 @@ def test_one_slow_round_or_a_member_below_the_factor_is_no_straggler():
         (2, 2048, 1.0, 10),
         # Moving the states of 3,000 of 6,000 chunks took a hundred times as long as a round, and
         # members prepare all their chunks again: 8 rounds' moves are made together.
-        (2, 2048, 1e-6, 2),
+        (2, 2048, 2e-7, 2),
     ],
 )
 def test_about_half_of_the_drawn_chunks_change_owner_and_no_body_travels(
