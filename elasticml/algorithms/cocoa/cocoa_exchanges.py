@@ -19,7 +19,8 @@ shares; with ``sigma`` it is that number.
     Broadcast: ``v`` (D,), the model in trained coordinates; with scaled columns ``factor`` and
     ``shift`` (d,). Every member maximises its local dual problem in at most ``local_epochs``
     passes over its chunks; with ``exact`` it then sums its steps in float64. Returned: ``dv``
-    (D,), the change of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
+    (D,), the change of the model by the members' steps; ``dual`` (), the change of the sum of
+    ``-loss*``;
     ``curvature`` (), see :mod:`elasticml.algorithms.cocoa.line_search`; ``visited`` (), visited
     rows; ``partitions`` (), parts of the data that changed without seeing each other; ``gap`` (),
     the sum of the rows' contributions to the duality gap, each as it was visited, which predicts
