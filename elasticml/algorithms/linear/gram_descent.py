@@ -81,9 +81,11 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
     g, u = gradient / lengths, own * lengths
     level = max(float((rounding / lengths).max()), LEVEL * float(np.abs(g).max()))
     flat, inverse = _factors(H)
-    new = _without_slope(flat, g, u, level)
+    new = _without_slope(H, flat, g, u, level)
     if new.all():
-        new = _to_minimum(H, inverse, g, u)
+        new = _to_minimum(H, inverse, g, u, new)
+    if not (new - u) @ (g + 0.5 * (H @ (new - u))) < 0.0:
+        return False  # Rounding.
     w[support] = new / lengths
     q -= G[:, support] @ (w[support] - own)
     return flat.shape[1] > 0 and not new.all()
@@ -92,7 +94,8 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> bool:
 def _factors(H: F64) -> tuple[F64, F64]:
     """Return an orthonormal basis of the flat directions (m, k), and an inverse of H.
 
-    The inverse takes directions without a part along flat ones to such directions.
+    The inverse takes directions without a part along flat ones to such directions. It is zero if
+    rounding errors leave no inverse.
 
     Source: Higham (2002), section 10.3, for the Cholesky factor with pivots.
     """
@@ -106,7 +109,9 @@ def _factors(H: F64) -> tuple[F64, F64]:
         flat[order[:rank]] = -scipy.linalg.solve_triangular(R[:rank, :rank], R[:rank, rank:])
         flat[order[rank:]] = np.eye(m - rank)
         flat = np.linalg.qr(flat)[0]
-        R, _ = scipy.linalg.lapack.dpotrf(H + flat @ flat.T)
+        R, failed = scipy.linalg.lapack.dpotrf(H + flat @ flat.T)
+        if failed:
+            return flat, np.zeros_like(H)
         order = np.arange(m)
     upper, _ = scipy.linalg.lapack.dpotri(R)
     place = np.argsort(order)
@@ -114,13 +119,14 @@ def _factors(H: F64) -> tuple[F64, F64]:
     return flat, inverse[np.ix_(place, place)]
 
 
-def _to_minimum(H: F64, inverse: F64, g: F64, u: F64) -> F64:
-    """Return the coefficients at which the way to the minimum ends, or u if nothing is gained.
+def _to_minimum(H: F64, inverse: F64, g: F64, u: F64, start: F64) -> F64:
+    """Return the coefficients at which the way from ``start`` to the minimum ends.
 
     It leads towards the minimum to the first zero, from there to the minimum without that
-    coefficient, and so on. An outer product removes a coefficient from the inverse.
+    coefficient, and so on. An outer product removes a coefficient from the inverse. The gradient
+    is g at u.
     """
-    new = u.copy()
+    new = start.copy()
     while True:
         step = -inverse @ (g + H @ (new - u))
         ends = np.divide(-new, step, out=np.full(u.size, np.inf), where=step * new < 0.0)
@@ -130,27 +136,38 @@ def _to_minimum(H: F64, inverse: F64, g: F64, u: F64) -> F64:
             break
         # Exactly zero, without rounding.
         new[k] = 0.0
+        if not inverse[k, k] > 0.0:
+            break  # Rounding.
         inverse -= np.outer(inverse[k], inverse[k] / inverse[k, k])
         inverse[k], inverse[:, k] = 0.0, 0.0
-    change = float((new - u) @ (g + 0.5 * (H @ (new - u))))
-    return new if change < 0.0 else u
+    return new
 
 
-def _without_slope(flat: F64, g: F64, u: F64, level: float) -> F64:
+def _without_slope(H: F64, flat: F64, g: F64, u: F64, level: float) -> F64:
     """Follow the gradient's part along flat directions until there is none but rounding.
 
-    Without curvature only a coefficient that becomes zero ends a direction; it remains so in the
-    next ones. The part does not depend on the basis, nor on rounding errors, as it would with
-    equations that a small diagonal regularises.
+    A coefficient that becomes zero ends a direction; it remains so in the next ones. Nearly
+    dependent columns leave some curvature: where the objective is least before such a zero, or
+    there is no zero, the way ends. The part does not depend on the basis, nor on rounding errors,
+    as it would with equations that a small diagonal regularises.
     """
     g, u = g.copy(), u.copy()
     while flat.shape[1]:
         along = flat @ (flat.T @ g)
         pace = np.divide(along, u, out=np.zeros(u.size), where=u != 0.0)
         k = int(np.argmax(pace))
-        if not (pace[k] > 0.0 and np.abs(along).max() > level):
+        if not np.abs(along).max() > level:
+            break
+        curved = H @ along
+        limits = np.finfo(np.float64)
+        bend = max(float(along @ curved), 0.0) / max(float(along @ along), float(limits.tiny))
+        if bend >= pace[k]:
+            # Below this the curvature is rounding.
+            if bend > u.size * limits.eps:
+                u -= along / bend
             break
         u -= along / pace[k]
+        g -= curved / pace[k]
         u[k] = g[k] = 0.0
         # A reflection after which one direction alone would change it.
         mirror = flat[k].copy()

@@ -13,7 +13,7 @@ import elasticml as em
 from elasticml.algorithms.linear import gram
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
-from elasticml.algorithms.linear.gram_descent import SWEEPS, descend
+from elasticml.algorithms.linear.gram_descent import SWEEPS, _factors, _step, descend
 from elasticml.algorithms.linear.prox_newton import SparseColumns, measure, solve_quadratic_model
 from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
 from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
@@ -172,6 +172,57 @@ def test_indicators_that_add_up_to_one_in_groups_have_the_same_model_in_every_or
         np.testing.assert_allclose(q, A.T @ (b - A @ w), atol=1e-8)
         results.append(w)
     np.testing.assert_allclose(results, [results[0]] * 6, atol=1e-8)
+
+
+# Their difference has a curvature below DEPENDENT, and the model needs it: a fit that took it for
+# flat stalled at coefficients near zero, with an R2 of 1e-5 and an accuracy of 0.52.
+@pytest.mark.parametrize("apart", [1e-6, 2e-6, 2.8e-6])
+def test_nearly_dependent_columns_have_the_model_of_their_difference(apart):
+    rng = np.random.default_rng(1)
+    base, difference, noise = rng.normal(size=(3, 500))
+    A, y = np.stack([base, base + apart * difference], axis=1), difference + 0.1 * noise
+    lasso = em.Lasso(alpha=1e-8).fit(A, y)
+    # With a penalty of this size the two coefficients have opposite signs.
+    apart_columns = np.stack([base, difference], axis=1)
+    exact = apart_columns - apart_columns.mean(axis=0)
+    c = np.linalg.solve(
+        exact.T @ exact, exact.T @ (y - y.mean()) - 500 * 1e-8 * np.array([-1.0, 2.0 / apart])
+    )
+    least = 0.5 * np.mean((y - y.mean() - exact @ c) ** 2) + 1e-8 * (2.0 * c[1] / apart - c[0])
+    value = 0.5 * np.mean((y - lasso.predict(A)) ** 2) + 1e-8 * np.abs(lasso.coef_).sum()
+    assert lasso.dual_gap_ <= 1e-4 * np.var(y)
+    assert least - 1e-9 <= value <= least + lasso.dual_gap_ + 1e-9
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the gap
+        classifier = em.LogisticRegression(l1_ratio=1.0, C=1e6, tol=1e-6).fit(A, y > 0.0)
+    assert classifier.score(A, y > 0.0) > 0.97
+
+
+# The way to the zero leads past the minimum: the objective rose from 0.332 to 0.5.
+@pytest.mark.parametrize("signs", [(-1.0, 1.0), (1.0, -1.0)])
+def test_a_step_along_nearly_dependent_columns_ends_at_the_minimum(signs):
+    x, z = np.linalg.qr(np.random.default_rng(3).normal(size=(200, 2)))[0].T
+    apart = 3e-6
+    A, b = np.stack([x, x + apart * z], axis=1), x + z
+    w = np.array([-1.8 / apart, 1.8 / apart + 1.0])
+    A, w, products = A * signs, w * signs, inner_products(A * signs, b)
+    q = A.T @ (b - A @ w)
+    _step(products.G, products.linear, Penalty(a1=1e-8, a2=0.0), w, q)
+    np.testing.assert_allclose(q, A.T @ (b - A @ w), atol=1e-8)
+    r = b - A @ w
+    assert 0.5 * r @ r + 1e-8 * np.abs(w).sum() < 0.00665
+
+
+def test_a_matrix_of_rounding_errors_has_no_inverse_instead_of_a_wrong_one():
+    H = np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    flat, inverse = _factors(H)
+    assert flat.shape == (3, 1)
+    assert not inverse.any()
+    w, q = np.array([1.0, 1.0, 1.0]), np.array([1.0, 0.9, 0.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _step(H, np.ones(3), Penalty(a1=1e-3, a2=0.0), w, q)
+    assert np.isfinite(w).all()
 
 
 @pytest.mark.filterwarnings("ignore:alpha=0")
