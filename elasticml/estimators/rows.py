@@ -167,18 +167,20 @@ class ArrayRows:
             if targets.total <= 0.0:
                 found.append(targets)
                 continue
-            s = self.weights
-            mean = float(np.average(one, weights=s))
+            mean, least = float(np.average(one, weights=self.weights)), float(one.min())
+            weighted = one if self.weights is None else self.weights * one
+            square, from_mean = float(weighted @ one) / targets.total, one - mean
+            weighted = from_mean if self.weights is None else self.weights * from_mean
+            # Of targets that are not negative alone; others have no logarithm.
+            logs = float(np.average(xlogy(one, one), weights=self.weights)) if least >= 0.0 else 0.0
             found.append(
                 replace(
                     targets,
                     mean=mean,
-                    square=float(np.average(one * one, weights=s)),
-                    variance=float(np.average((one - mean) ** 2, weights=s)),
-                    y_log_y=float(
-                        np.average(xlogy(np.maximum(one, 0.0), np.maximum(one, 0.0)), weights=s)
-                    ),
-                    least=float(one.min()),
+                    square=square,
+                    variance=float(weighted @ from_mean) / targets.total,
+                    y_log_y=logs,
+                    least=least,
                 )
             )
         return found
