@@ -45,6 +45,30 @@ def logarithm(e: float) -> float:
     return math.log1p(e)
 
 
+def _root(
+    loss: Any, y: float, c: float, q: float, goal: float, low: float, high: float, z: float
+) -> float:
+    """Return the z from ``low`` to ``high`` at which ``c z + q slope(z)`` is ``goal``.
+
+    The function increases. By Newton's method from a first z, and by halving.
+    """
+    last = math.inf
+    for _ in range(_STEPS_MAX):
+        excess = c * z + q * loss.slope(z, y) - goal
+        if excess > 0.0:
+            high = z
+        else:
+            low = z
+        curvature = c + q * loss.curvature(z, y)
+        step = -excess / curvature if curvature > 0.0 else math.inf
+        if not low <= z + step <= high or abs(step) > 0.5 * last:
+            step = 0.5 * (low + high) - z
+        if abs(step) <= 1e-16 * (1.0 + abs(z)) or excess == 0.0:
+            break
+        z, last = z + step, abs(step)
+    return z
+
+
 class Loss:
     """A loss with its parameters: three methods that each defines, and the defaults of the others.
 
@@ -87,22 +111,7 @@ class Loss:
             near, far, width = far, far + sign * width, 2.0 * width
         if (self.slope(far, y) + a) * sign < 0.0:
             return sign * math.inf
-        low, high = min(near, far), max(near, far)
-        z, last = far, math.inf
-        for _ in range(_STEPS_MAX):
-            excess = self.slope(z, y) + a
-            if excess > 0.0:
-                high = z
-            else:
-                low = z
-            curvature = self.curvature(z, y)
-            step = -excess / curvature if curvature > 0.0 else math.inf
-            if not low < z + step < high or abs(step) > 0.5 * last:
-                step = 0.5 * (low + high) - z
-            if abs(step) <= 1e-16 * (1.0 + abs(z)) or excess == 0.0:
-                break
-            z, last = z + step, abs(step)
-        return z
+        return _root(self, y, 0.0, 1.0, -a, min(near, far), max(near, far), far)
 
     def minus(self, a: float, y: float) -> float:
         """Return ``-conj(-a)``; minus infinity outside its domain.
@@ -133,23 +142,10 @@ class Loss:
 
         By default from the root of ``z + q slope(z) = m - q a``, the margin after the step.
         """
-        goal, z, last = m - q * a, m, math.inf
-        excess = z + q * self.slope(z, y) - goal
+        goal = m - q * a
         # The function grows at least as fast as z does.
-        low, high = min(z, z - excess), max(z, z - excess)
-        for _ in range(_STEPS_MAX):
-            step = -excess / (1.0 + q * self.curvature(z, y))
-            if not low <= z + step <= high or abs(step) > 0.5 * last:
-                step = 0.5 * (low + high) - z
-            if abs(step) <= 1e-15 * (1.0 + abs(z)):
-                break
-            z, last = z + step, abs(step)
-            excess = z + q * self.slope(z, y) - goal
-            if excess > 0.0:
-                high = z
-            else:
-                low = z
-        return -self.slope(z, y)
+        other = goal - q * self.slope(m, y)
+        return -self.slope(_root(self, y, 1.0, q, goal, min(m, other), max(m, other), m), y)
 
     def short_step(self, a: float, m: float, y: float, q: float) -> float:
         """Return a cheaper approximation of it.
@@ -243,9 +239,9 @@ def check_record(record: type, key: str, needed: Sequence[str], of: str) -> None
 
 def with_defaults(record: type, base: type) -> type:
     """Give a record the methods and attributes of a class that it lacks."""
-    for name, default in vars(base).items():
+    for name in dir(base):
         if not name.startswith("_") and not hasattr(record, name):
-            setattr(record, name, default)
+            setattr(record, name, getattr(base, name))
     return record
 
 
@@ -258,12 +254,12 @@ def is_of_classes(link: Link) -> bool:
 LOSSES: Final[dict[str, Any]] = {}
 
 
-def _loss(name: str, *, link: Link = "identity") -> Callable[[_Record], _Record]:
-    """Register a loss under its name in job files."""
+def _loss(name: str, *, link: Link = "identity", base: type = Loss) -> Callable[[_Record], _Record]:
+    """Register a loss under its name in job files, with the methods of ``base`` that it lacks."""
 
     def register(record: _Record) -> _Record:
         setattr(record, "link", link)  # noqa: B010
-        complete(record)
+        complete(with_defaults(record, base) if base is not Loss else record)
         LOSSES[name] = record()
         return record
 
@@ -365,124 +361,159 @@ class Logistic(NamedTuple):
         return 0.5 * e / (1.0 + e) ** 2
 
 
-@_loss("squared")
-class Squared(NamedTuple):
-    """``(m - y)^2 / 2``; the dual variable is the residual."""
+# Box losses: max_a a r - c/2 a^2 over low <= a <= high, with r = target - m.
+
+
+def _box_dual(r: float, low: float, high: float, c: float) -> float:
+    """Return the maximising ``a`` at the residual ``r = y - m``; 0 at a kink."""
+    if c > 0.0:
+        return min(max(r / c, low), high)
+    return high if r > 0.0 else low if r < 0.0 else 0.0
+
+
+def _box_step(a: float, r: float, q: float, low: float, high: float, c: float) -> float:
+    if c + q > 0.0:
+        return min(max(a + (r - c * a) / (c + q), low), high)
+    # An empty row and a loss without curvature: its slope at the constant margin.
+    return _box_dual(r, low, high, c) if r != 0.0 else a
+
+
+def _box_minus(a: float, target: float, low: float, high: float, c: float) -> float:
+    return a * target - 0.5 * c * a * a if low <= a <= high else -math.inf
+
+
+def _box_gap(a: float, r: float, low: float, high: float, c: float) -> float:
+    best = _box_dual(r, low, high, c)
+    return (best - a) * r - 0.5 * c * (best * best - a * a)
+
+
+class _Box:
+    """What box losses have in common. The target is 1 for classes, else the row's.
+
+    Each has ``minus`` and ``step`` of its own: a CUDA device compiles them without other methods.
+    """
+
+    def dual_box(self, y: float) -> tuple[float, float, float, float]:
+        """Return the target, the bounds of dual variables, and c."""
+        raise NotImplementedError
 
     def value(self, m: float, y: float) -> float:
         """See :class:`Loss`."""
-        return 0.5 * (m - y) * (m - y)
+        target, low, high, c = self.dual_box(y)
+        a = _box_dual(target - m, low, high, c)
+        return a * (target - m - 0.5 * c * a)
 
     def slope(self, m: float, y: float) -> float:
         """See :class:`Loss`."""
-        return m - y
+        target, low, high, c = self.dual_box(y)
+        return -_box_dual(target - m, low, high, c)
 
     def curvature(self, m: float, y: float) -> float:
         """See :class:`Loss`."""
-        return 1.0
+        target, low, high, c = self.dual_box(y)
+        return 1.0 / c if c > 0.0 and c * low < target - m < c * high else 0.0
 
-    def minus(self, a: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return a * y - 0.5 * a * a
+    def margin(self, a: float, y: float) -> float:
+        """See :class:`Loss`; inside the bounds."""
+        target, _, _, c = self.dual_box(y)
+        return target - c * a
 
     def clip(self, a: float, y: float) -> float:
         """See :class:`Loss`."""
-        return a
+        _, low, high, _ = self.dual_box(y)
+        return min(max(a, low), high)
+
+    def minus_curvature(self, a: float, b: float) -> float:
+        """See :class:`Loss`."""
+        return self.dual_box(0.0)[3]
+
+    def smoothness(self) -> float:
+        """See :class:`Loss`."""
+        c = self.dual_box(0.0)[3]
+        return 1.0 / c if c > 0.0 else math.inf
+
+    def is_smooth(self) -> bool:
+        """See :class:`Loss`."""
+        return self.dual_box(0.0)[3] > 0.0
+
+
+class _BoxOfClasses(_Box):
+    """Box losses of margins of classes: rows at a bound are skipped."""
+
+    def slack(self, a: float, m: float) -> float:
+        """See :class:`Loss`."""
+        target, low, high, c = self.dual_box(1.0)
+        if a <= low:
+            return m - (target - c * low)
+        return target - c * high - m if a >= high else 0.0
+
+
+class _BoxOfNumbers(_Box):
+    """Box losses of residuals, whose shares of the gap are not differences of large numbers."""
+
+    def gap(self, a: float, m: float, y: float) -> float:
+        """See :class:`Loss`."""
+        target, low, high, c = self.dual_box(y)
+        return _box_gap(a, target - m, low, high, c)
+
+
+@_loss("squared", base=_BoxOfNumbers)
+class Squared(NamedTuple):
+    """``(m - y)^2 / 2``."""
+
+    def dual_box(self, y: float) -> tuple[float, float, float, float]:
+        """See :class:`_Box`."""
+        return y, -math.inf, math.inf, 1.0
+
+    def minus(self, a: float, y: float) -> float:
+        """See :class:`Loss`."""
+        return _box_minus(a, y, -math.inf, math.inf, 1.0)
 
     def step(self, a: float, m: float, y: float, q: float) -> float:
         """See :class:`Loss`."""
-        return a + (y - m - a) / (1.0 + q)
+        return _box_step(a, y - m, q, -math.inf, math.inf, 1.0)
 
     def gap(self, a: float, m: float, y: float) -> float:
         """See :class:`Loss`."""
         return 0.5 * (y - m - a) * (y - m - a)
 
-    def smoothness(self) -> float:
-        """See :class:`Loss`."""
-        return 1.0
 
-
-@_loss("smoothed_hinge", link="sign")
+@_loss("smoothed_hinge", link="sign", base=_BoxOfClasses)
 class SmoothedHinge(NamedTuple):
     """0 for m >= 1, ``(1 - m)^2 / 2`` for 0 <= m < 1, ``1/2 - m`` for m < 0."""
 
-    def value(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        room = max(1.0 - m, 0.0)
-        return room - 0.5 if room > 1.0 else 0.5 * room * room
-
-    def slope(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return -min(max(1.0 - m, 0.0), 1.0)
-
-    def curvature(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return 1.0 if 0.0 < m < 1.0 else 0.0
+    def dual_box(self, y: float) -> tuple[float, float, float, float]:
+        """See :class:`_Box`."""
+        return 1.0, 0.0, 1.0, 1.0
 
     def minus(self, a: float, y: float) -> float:
         """See :class:`Loss`."""
-        return a - 0.5 * a * a if 0.0 <= a <= 1.0 else -math.inf
-
-    def clip(self, a: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return min(max(a, 0.0), 1.0)
+        return _box_minus(a, 1.0, 0.0, 1.0, 1.0)
 
     def step(self, a: float, m: float, y: float, q: float) -> float:
         """See :class:`Loss`."""
-        return min(max(a + (1.0 - m - a) / (1.0 + q), 0.0), 1.0)
-
-    def slack(self, a: float, m: float) -> float:
-        """See :class:`Loss`."""
-        return m - 1.0 if a <= 0.0 else -m if a >= 1.0 else 0.0
-
-    def smoothness(self) -> float:
-        """See :class:`Loss`."""
-        return 1.0
+        return _box_step(a, 1.0 - m, q, 0.0, 1.0, 1.0)
 
 
-@_loss("squared_hinge", link="sign")
+@_loss("squared_hinge", link="sign", base=_BoxOfClasses)
 class SquaredHinge(NamedTuple):
     """``max(0, 1 - m)^2``, without the factor 1/2, as in LIBLINEAR."""
 
-    def value(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return max(1.0 - m, 0.0) * max(1.0 - m, 0.0)
-
-    def slope(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return -2.0 * max(1.0 - m, 0.0)
-
-    def curvature(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return 2.0 if m < 1.0 else 0.0
-
-    def margin(self, a: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return 1.0 - 0.5 * a
+    def dual_box(self, y: float) -> tuple[float, float, float, float]:
+        """See :class:`_Box`."""
+        return 1.0, 0.0, math.inf, 0.5
 
     def minus(self, a: float, y: float) -> float:
         """See :class:`Loss`."""
-        return a - 0.25 * a * a if a >= 0.0 else -math.inf
-
-    def clip(self, a: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return max(a, 0.0)
+        return _box_minus(a, 1.0, 0.0, math.inf, 0.5)
 
     def step(self, a: float, m: float, y: float, q: float) -> float:
         """See :class:`Loss`."""
-        return max(a + (1.0 - m - 0.5 * a) / (0.5 + q), 0.0)
-
-    def slack(self, a: float, m: float) -> float:
-        """See :class:`Loss`."""
-        return m - 1.0 if a <= 0.0 else 0.0
+        return _box_step(a, 1.0 - m, q, 0.0, math.inf, 0.5)
 
     def shrinks(self) -> bool:
         """See :class:`Loss`."""
         return True
-
-    def smoothness(self) -> float:
-        """See :class:`Loss`."""
-        return 2.0
 
     def bound_edges(self) -> tuple[tuple[float, ...], ...]:
         """See :class:`Loss`."""
@@ -510,51 +541,25 @@ _HINGE_SIDES: Final = (
 )
 
 
-@_loss("hinge", link="sign")
+@_loss("hinge", link="sign", base=_BoxOfClasses)
 class Hinge(NamedTuple):
     """``max(0, 1 - m)``; its slope at the kink is 0, and its curvature 0 everywhere."""
 
-    def value(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return max(1.0 - m, 0.0)
-
-    def slope(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return -1.0 if m < 1.0 else 0.0
-
-    def curvature(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return 0.0
-
-    def margin(self, a: float, y: float) -> float:
-        """Return the kink."""
-        return 1.0
+    def dual_box(self, y: float) -> tuple[float, float, float, float]:
+        """See :class:`_Box`."""
+        return 1.0, 0.0, 1.0, 0.0
 
     def minus(self, a: float, y: float) -> float:
         """See :class:`Loss`."""
-        return a if 0.0 <= a <= 1.0 else -math.inf
-
-    def clip(self, a: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return min(max(a, 0.0), 1.0)
+        return _box_minus(a, 1.0, 0.0, 1.0, 0.0)
 
     def step(self, a: float, m: float, y: float, q: float) -> float:
         """See :class:`Loss`."""
-        room = 1.0 - m
-        # With q = 0 the row is empty and its loss constant: the best dual variable is 1.
-        return min(max(a + room / q, 0.0), 1.0) if q > 0.0 else (1.0 if room > 0.0 else 0.0)
-
-    def slack(self, a: float, m: float) -> float:
-        """See :class:`Loss`."""
-        return m - 1.0 if a <= 0.0 else 1.0 - m if a >= 1.0 else 0.0
+        return _box_step(a, 1.0 - m, q, 0.0, 1.0, 0.0)
 
     def shrinks(self) -> bool:
         """See :class:`Loss`."""
         return True
-
-    def is_smooth(self) -> bool:
-        """See :class:`Loss`."""
-        return False
 
     def bound_edges(self) -> tuple[tuple[float, ...], ...]:
         """See :class:`Loss`."""
@@ -565,70 +570,27 @@ class Hinge(NamedTuple):
         return 1.0 - m
 
 
-# Box losses: max_a a (y - m) - c/2 a^2 over low <= a <= high.
-
-
-def _box_dual(r: float, low: float, high: float, c: float) -> float:
-    """Return the maximising ``a`` at the residual ``r = y - m``; 0 at a kink."""
-    if c > 0.0:
-        return min(max(r / c, low), high)
-    return high if r > 0.0 else low if r < 0.0 else 0.0
-
-
-def _box_step(a: float, r: float, q: float, low: float, high: float, c: float) -> float:
-    if c + q > 0.0:
-        return min(max(a + (r - c * a) / (c + q), low), high)
-    # An empty row and a loss without curvature: its slope at the constant margin.
-    return _box_dual(r, low, high, c) if r != 0.0 else a
-
-
-def _box_gap(a: float, r: float, low: float, high: float, c: float) -> float:
-    best = _box_dual(r, low, high, c)
-    return (best - a) * r - 0.5 * c * (best * best - a * a)
-
-
-@_loss("huber")
+@_loss("huber", base=_BoxOfNumbers)
 class Huber(NamedTuple):
     """``r^2 / 2`` for ``|r| <= delta``, else ``delta |r| - delta^2 / 2``, with ``r = y - m``."""
 
     #: In units of the target, above 0.
     delta: float = 1.0
 
-    def value(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        a = _box_dual(y - m, -self.delta, self.delta, 1.0)
-        return a * (y - m) - 0.5 * a * a
-
-    def slope(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return -_box_dual(y - m, -self.delta, self.delta, 1.0)
-
-    def curvature(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return 1.0 if -self.delta < y - m < self.delta else 0.0
+    def dual_box(self, y: float) -> tuple[float, float, float, float]:
+        """See :class:`_Box`."""
+        return y, -self.delta, self.delta, 1.0
 
     def minus(self, a: float, y: float) -> float:
         """See :class:`Loss`."""
-        return a * y - 0.5 * a * a if -self.delta <= a <= self.delta else -math.inf
-
-    def clip(self, a: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return min(max(a, -self.delta), self.delta)
+        return _box_minus(a, y, -self.delta, self.delta, 1.0)
 
     def step(self, a: float, m: float, y: float, q: float) -> float:
         """See :class:`Loss`."""
         return _box_step(a, y - m, q, -self.delta, self.delta, 1.0)
 
-    def gap(self, a: float, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return _box_gap(a, y - m, -self.delta, self.delta, 1.0)
 
-    def smoothness(self) -> float:
-        """See :class:`Loss`."""
-        return 1.0
-
-
-@_loss("quantile")
+@_loss("quantile", base=_BoxOfNumbers)
 class Quantile(NamedTuple):
     """``q r`` for ``r = y - m >= 0``, else ``(q - 1) r``.
 
@@ -639,49 +601,17 @@ class Quantile(NamedTuple):
     quantile: float = 0.5
     smoothing: float = 0.0
 
-    def value(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        a = _box_dual(y - m, self.quantile - 1.0, self.quantile, self.smoothing)
-        return a * (y - m) - 0.5 * self.smoothing * a * a
-
-    def slope(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return -_box_dual(y - m, self.quantile - 1.0, self.quantile, self.smoothing)
-
-    def curvature(self, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        c = self.smoothing
-        is_inside = (self.quantile - 1.0) * c < y - m < self.quantile * c
-        return 1.0 / c if c > 0.0 and is_inside else 0.0
+    def dual_box(self, y: float) -> tuple[float, float, float, float]:
+        """See :class:`_Box`."""
+        return y, self.quantile - 1.0, self.quantile, self.smoothing
 
     def minus(self, a: float, y: float) -> float:
         """See :class:`Loss`."""
-        is_feasible = self.quantile - 1.0 <= a <= self.quantile
-        return a * y - 0.5 * self.smoothing * a * a if is_feasible else -math.inf
-
-    def clip(self, a: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return min(max(a, self.quantile - 1.0), self.quantile)
-
-    def minus_curvature(self, a: float, b: float) -> float:
-        """See :class:`Loss`."""
-        return self.smoothing
+        return _box_minus(a, y, self.quantile - 1.0, self.quantile, self.smoothing)
 
     def step(self, a: float, m: float, y: float, q: float) -> float:
         """See :class:`Loss`."""
         return _box_step(a, y - m, q, self.quantile - 1.0, self.quantile, self.smoothing)
-
-    def gap(self, a: float, m: float, y: float) -> float:
-        """See :class:`Loss`."""
-        return _box_gap(a, y - m, self.quantile - 1.0, self.quantile, self.smoothing)
-
-    def smoothness(self) -> float:
-        """See :class:`Loss`."""
-        return 1.0 / self.smoothing if self.smoothing > 0.0 else math.inf
-
-    def is_smooth(self) -> bool:
-        """See :class:`Loss`."""
-        return self.smoothing > 0.0
 
 
 @_loss("tweedie", link="log")
@@ -737,20 +667,7 @@ class Tweedie(NamedTuple):
             high = math.log(half - a) / (2.0 - p)
         else:
             low = math.log((half + a) / y) / (1.0 - p)
-        z = 0.5 * (low + high)
-        for _ in range(_STEPS_MAX):
-            excess = self.slope(z, y) + a
-            if excess > 0.0:
-                high = z
-            else:
-                low = z
-            new = z - excess / self.curvature(z, y)
-            if not low <= new <= high:
-                new = 0.5 * (low + high)
-            if abs(new - z) <= 1e-16 * (1.0 + abs(z)):
-                break
-            z = new
-        return z
+        return _root(self, y, 0.0, 1.0, -a, low, high, 0.5 * (low + high))
 
     def minus(self, a: float, y: float) -> float:
         """See :class:`Loss`."""
