@@ -160,21 +160,17 @@ class Sums:
     gradient: F64
     weight: float
 
-    def plus(self, other: Sums) -> Sums:
-        """Return the sums over both sets of examples."""
+    def plus(self, other: Sums, times: float = 1.0) -> Sums:
+        """Return the sums over both sets of examples, the others a number of times."""
         return Sums(
-            loss=self.loss + other.loss,
-            gradient=self.gradient + other.gradient,
-            weight=self.weight + other.weight,
+            loss=self.loss + times * other.loss,
+            gradient=self.gradient + times * other.gradient,
+            weight=self.weight + times * other.weight,
         )
 
     def minus(self, other: Sums) -> Sums:
         """Return the sums over this set without ``other``, which is a part of it."""
-        return Sums(
-            loss=self.loss - other.loss,
-            gradient=self.gradient - other.gradient,
-            weight=self.weight - other.weight,
-        )
+        return self.plus(other, -1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,26 +205,19 @@ class StandIn:
     def own(self, v: F64) -> Sums:
         """Return the contribution at ``v`` without ``theta`` times the present examples' sums."""
         change = v - self.w
-        loss = self.sums.loss + float(self.sums.gradient @ change)
+        sums = replace(self.sums, loss=self.sums.loss + float(self.sums.gradient @ change))
         if self.curvature is None:
-            return Sums(loss=loss, gradient=self.sums.gradient, weight=self.sums.weight)
+            return sums
         bent = self.curvature.times(change)
-        return Sums(
-            loss=loss + 0.5 * float(bent @ change),
-            gradient=self.sums.gradient + bent,
-            weight=self.sums.weight,
-        )
+        loss = sums.loss + 0.5 * float(bent @ change)
+        return replace(sums, loss=loss, gradient=sums.gradient + bent)
 
     def at(self, v: F64, present: Sums) -> Sums:
         """Return the contribution at ``v``, given the present examples' sums there."""
         own = self.own(v)
         if self.theta == 0.0:
             return own
-        return Sums(
-            loss=own.loss + self.theta * present.loss,
-            gradient=own.gradient + self.theta * present.gradient,
-            weight=own.weight,
-        )
+        return replace(own.plus(present, self.theta), weight=own.weight)
 
     def borrowing(self, w: F64, at_w: Sums, present: Sums) -> StandIn:
         """Return a stand-in with sums ``at_w`` at ``w`` and the present examples' curvature.
@@ -243,11 +232,7 @@ class StandIn:
         return replace(
             self,
             w=w,
-            sums=Sums(
-                loss=at_w.loss - theta * present.loss,
-                gradient=at_w.gradient - theta * present.gradient,
-                weight=at_w.weight,
-            ),
+            sums=replace(at_w.plus(present, -theta), weight=at_w.weight),
             mode="borrowed",
             theta=theta,
             curvature=None,
