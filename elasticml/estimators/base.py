@@ -29,6 +29,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64, is_lazy, is_named
 from elasticml.data.chunks.rows import refuse_text
 from elasticml.errors import ConfigError
@@ -40,7 +41,7 @@ from elasticml.estimators.backend_choice import (
     threads_for,
 )
 from elasticml.estimators.inputs import computed, load_arrays, load_training
-from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.estimators.rows import ArrayRows, Targets
 from elasticml.estimators.solver import Case, Solution, solve_all
 from elasticml.jobs.user_warnings import warn
 from elasticml.objectives.penalties import Absolute

@@ -6,7 +6,6 @@ labels, sums and one vector of the model's size.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,7 +25,7 @@ from elasticml.data.readers.dask_partitions import (
     row_parts,
     vector_of_part,
 )
-from elasticml.estimators.rows import Labels, Targets
+from elasticml.estimators.rows import Labels, Targets, moments
 
 if TYPE_CHECKING:
     from elasticml.models.row_input import RowInput
@@ -114,20 +113,8 @@ class DaskRows:
 
     def numbers(self) -> list[Targets]:
         """Return the labels as numbers, from one pass over them."""
-        sums = self._summed(_moments, _add_moments)
-        mean, square, y_log_y = (sums[1:4] / max(sums[0], 1e-300)).tolist()
-        return [
-            Targets(
-                y=self.parts.y,
-                weights=self.parts.weights,
-                total=float(sums[0]),
-                mean=mean,
-                square=square,
-                variance=max(square - mean * mean, 0.0),
-                y_log_y=y_log_y,
-                least=float(sums[4]),
-            )
-        ]
+        sums = self._summed(_moments, _merge_moments)
+        return [Targets.of(self.parts.y, self.parts.weights, sums)]
 
     def source(self, targets: Targets) -> DaskArraySource:
         """Return the data of a job."""
@@ -197,16 +184,16 @@ def _merge_labels(parts: Sequence[Labels]) -> Labels:
 
 
 def _moments(y: Any, weights: Any) -> F64:
-    """Return sums of weights, of targets, squares and y log y, and the least target."""
     t = vector_of_part(y).astype(np.float64)
     _refuse_infinite(t)
-    s, least, up = _checked_weights(weights, t.size), t.min(initial=math.inf), np.maximum(t, 0.0)
-    return np.array([s.sum(), s @ t, s @ (t * t), s @ xlogy(up, up), least])
+    return moments(t, _checked_weights(weights, t.size))
 
 
-def _add_moments(parts: Sequence[F64]) -> F64:
-    stacked = np.stack(parts)
-    return np.append(stacked[:, :4].sum(axis=0), stacked[:, 4].min())
+def _merge_moments(parts: Sequence[F64]) -> F64:
+    each = np.stack(parts)
+    total, mean = each[:, 0].sum(), each[:, 0] @ each[:, 1] / max(each[:, 0].sum(), 1e-300)
+    squares = each[:, 2].sum() + each[:, 0] @ (each[:, 1] - mean) ** 2
+    return np.array([total, mean, squares, each[:, 3].sum(), each[:, 4].min()])
 
 
 def _refuse_infinite(values: Any) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import scipy.sparse
 
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64
 from elasticml.estimators.base import LinearRegressor, warn_of_gap, with_parameters
-from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.estimators.rows import ArrayRows, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.jobs.user_warnings import warn
 

@@ -13,10 +13,11 @@ import scipy.sparse
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval
 
+from elasticml.algorithms.linear.problem import Method, Problem
 from elasticml.arrays import F64, is_lazy
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.base import LinearClassifier, warn_of_gap, with_parameters
-from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
+from elasticml.estimators.rows import ArrayRows, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.jobs.user_warnings import warn
 

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-from elasticml.algorithms.linear.working_sets import SparseFit
+from elasticml.algorithms.linear.fit import Fit
 from elasticml.arrays import F64
 from elasticml.estimators.backend_choice import n_threads
 from elasticml.estimators.base import LinearRegressor, warn_of_gap, with_parameters
@@ -176,7 +176,7 @@ def path_on(
     positive: bool,
     tol: float,
     max_iter: int,
-) -> list[SparseFit]:
+) -> list[Fit]:
     """Solve for descending penalties, each from the previous model; gaps are those of the mean."""
     solver = ElasticNetSolver(matrix, by_products=takes_products(matrix, len(alphas)))
     fits, terms = [], Absolute(positive)

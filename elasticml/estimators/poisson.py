@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import is_lazy
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client
 from elasticml.estimators.base import LinearRegressor, with_parameters
-from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.estimators.rows import ArrayRows, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.objectives.links import predictions
 

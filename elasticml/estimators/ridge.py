@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from elasticml.algorithms.linear.problem import Method, Problem
 from elasticml.estimators.base import LinearRegressor, with_parameters
-from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
+from elasticml.estimators.rows import ArrayRows, Targets
 from elasticml.estimators.solver import Case, Solution
 from elasticml.objectives.penalties import Absolute
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import scipy.sparse
@@ -19,56 +20,19 @@ from scipy.special import xlogy
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
 from elasticml.arrays import F64
-from elasticml.objectives.penalties import Absolute
 
 if TYPE_CHECKING:
+    from elasticml.algorithms.linear.design import Design
     from elasticml.algorithms.linear.dual_descent import MemoryRows
-    from elasticml.algorithms.linear.row_blocks import RowBlocks
     from elasticml.data.chunks.chunk import Chunk
     from elasticml.data.dataset_stats import DatasetStats
     from elasticml.data.source import Source
-
-#: "columns": coordinate descent on working sets of columns. "dual": coordinate ascent.
-#: "equations": the normal equations of columns or rows.
-Method = Literal["columns", "dual", "newton", "equations"]
 
 #: Target number of chunks, and the bounds of their size; each chunk costs a few microseconds.
 _CHUNKS: Final = 64
 _CHUNK_BYTES: Final = 2**20
 _CHUNK_BYTES_MAX: Final = 2**24
 _NAME: Final = "memory"
-_ABSOLUTE: Final = Absolute()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """``mean loss + l1 sum_j terms(w_j) + l2 / 2 |w|^2``, where the mean is weighted."""
-
-    loss: Literal["squared", "logistic", "hinge", "squared_hinge", "poisson"]
-    l1: float = 0.0
-    l2: float = 0.0
-    #: The function of one coefficient that ``l1`` is the weight of; here and below the absolute
-    #: value, or that of a user. See :mod:`elasticml.objectives.penalties`.
-    terms: Any = _ABSOLUTE
-    #: Value of the intercept's column, whose weight is penalised unless the intercept is free; None
-    #: for no intercept.
-    intercept: float | None = None
-    is_free: bool = True
-    #: More than two: multinomial.
-    classes: int = 2
-    #: Number of the offset's column, whose coefficient is 1.
-    fixed: int | None = None
-    #: The gap to reach.
-    gap: float
-    #: The most passes, steps or sweeps; of a job, rounds.
-    rounds: int
-    method: Method
-    seed: int | None = None
-
-    @property
-    def n_models(self) -> int:
-        """The number of models: one for each class if there are more than two."""
-        return self.classes if self.classes > 2 else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +62,36 @@ class Targets:
     variance: float = 0.0
     y_log_y: float = 0.0
     least: float = 0.0
+
+    @staticmethod
+    def of(y: Any, weights: Any, summed: F64) -> Targets:
+        """Return targets that are numbers with these :func:`moments`."""
+        total, mean, squares, y_log_y, least = summed.tolist()
+        variance = squares / max(total, 1e-300)
+        return Targets(
+            y=y,
+            weights=weights,
+            total=total,
+            mean=mean,
+            square=variance + mean * mean,
+            variance=variance,
+            y_log_y=y_log_y / max(total, 1e-300),
+            least=least,
+        )
+
+
+def moments(y: F64, s: F64 | None) -> F64:
+    """Return numbers' weight, mean, squares about the mean, sum of y log y, and least, (5,).
+
+    Where one is negative, the sum of y log y is 0: it has no logarithm.
+    """
+    total = float(y.size if s is None else s.sum())
+    mean = float(y.sum() if s is None else s @ y) / max(total, 1e-300)
+    away, least, logs = y - mean, float(y.min(initial=math.inf)), 0.0
+    if least >= 0.0:
+        logs = float(xlogy(y, y).sum() if s is None else s @ xlogy(y, y))
+    squares = float((away if s is None else s * away) @ away)
+    return np.array([total, mean, squares, logs, least])
 
 
 class ArrayRows:
@@ -161,29 +155,8 @@ class ArrayRows:
 
     def numbers(self) -> list[Targets]:
         """Return the numbers of each column of ``y``."""
-        found = []
-        for one in np.ascontiguousarray(np.asarray(self.y, np.float64).reshape(len(self.y), -1).T):
-            targets = self._targets(one, None)
-            if targets.total <= 0.0:
-                found.append(targets)
-                continue
-            mean, least = float(np.average(one, weights=self.weights)), float(one.min())
-            weighted = one if self.weights is None else self.weights * one
-            square, from_mean = float(weighted @ one) / targets.total, one - mean
-            weighted = from_mean if self.weights is None else self.weights * from_mean
-            # Of targets that are not negative alone; others have no logarithm.
-            logs = float(np.average(xlogy(one, one), weights=self.weights)) if least >= 0.0 else 0.0
-            found.append(
-                replace(
-                    targets,
-                    mean=mean,
-                    square=square,
-                    variance=float(weighted @ from_mean) / targets.total,
-                    y_log_y=logs,
-                    least=least,
-                )
-            )
-        return found
+        each = np.ascontiguousarray(np.asarray(self.y, np.float64).reshape(len(self.y), -1).T)
+        return [Targets.of(one, self.weights, moments(one, self.weights)) for one in each]
 
     def _targets(self, y: Any, each: F64 | None) -> Targets:
         weights = self.weights
@@ -230,11 +203,11 @@ class ArrayRows:
         return made
 
     @property
-    def blocks(self) -> RowBlocks:
+    def blocks(self) -> Design:
         """The rows in blocks of float64, for matrix products."""
-        from elasticml.algorithms.linear.row_blocks import RowBlocks
+        from elasticml.algorithms.linear.design import Design
 
-        def make() -> RowBlocks:
+        def make() -> Design:
             X = self.X
             if X.dtype != np.float64:
                 X = (
@@ -242,9 +215,9 @@ class ArrayRows:
                     if scipy.sparse.issparse(X)
                     else X.astype(np.float64)
                 )
-            return RowBlocks(X, self.parallel)
+            return Design(X, self.parallel)
 
-        made: RowBlocks = self._once("blocks", make)
+        made: Design = self._once("blocks", make)
         return made
 
     def columns(self, constant: float | None) -> Any:

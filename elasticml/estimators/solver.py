@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.algorithms.parallel import FixedPieces
 from elasticml.arrays import F64
 from elasticml.errors import JobFailedError
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
-from elasticml.estimators.rows import ArrayRows, Problem, Targets
+from elasticml.estimators.rows import ArrayRows, Targets
 from elasticml.objectives.penalty_kernels import Penalty, make_penalty
 
 if TYPE_CHECKING:
+    from elasticml.algorithms.linear.fit import Fit
     from elasticml.algorithms.linear.linear_objective import LinearObjective
-    from elasticml.algorithms.linear.newton import Minimum
     from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
-    from elasticml.algorithms.linear.working_sets import SparseFit
     from elasticml.data.source import Source
     from elasticml.estimators.dask_rows import DaskRows
     from elasticml.jobs.result import Result
@@ -112,20 +112,16 @@ def _by_columns(rows: ArrayRows, case: Case) -> Solution:
             matrix, start, by_products=penalty.is_l1 and takes_products(matrix, 1)
         )
         fit = solver.solve(penalty, gap, problem.rounds)
-        fit = replace(fit, b=matrix.intercept(fit.w), converged=fit.gap <= gap)
-        return _of_columns(problem, fit, total)
+        return _of_columns(problem, replace(fit, b=matrix.intercept(fit.w)), total)
     constant = None if problem.is_free else problem.intercept
     columns, is_free = rows.columns(constant), problem.is_free and problem.intercept is not None
     if problem.classes > 2:
         from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
 
-        classes = problem.classes
-        softmax = SparseSoftmax(
-            columns, targets.y, targets.weights, classes=classes, intercept=is_free
-        )
-        softmax.begin(*(case.start or (np.zeros((classes, rows.shape[1])), np.zeros(classes))))
+        softmax = SparseSoftmax(columns, targets.y, targets.weights, problem)
+        if case.start is not None:
+            softmax.begin(*case.start)
         return _of_columns(problem, softmax.solve(penalty, gap, problem.rounds), total)
-    from elasticml.algorithms.linear.row_blocks import BorderedRows
     from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 
     by_rows = constant is None and hasattr(rows.X, "indptr") and penalty.is_l1
@@ -135,7 +131,7 @@ def _by_columns(rows: ArrayRows, case: Case) -> Solution:
         targets.weights,
         loss=problem.loss,
         intercept=is_free,
-        rows=BorderedRows(rows.blocks, None) if by_rows else None,
+        rows=rows.blocks if by_rows else None,
     )
     if case.start is not None:
         classifier.begin(case.start[0][0], float(case.start[1][0]))
@@ -151,19 +147,10 @@ def takes_products(matrix: Any, n_penalties: int) -> bool:
     return bool(matrix.d <= min(columns, matrix.n))
 
 
-def _of_columns(problem: Problem, fit: SparseFit, total: float) -> Solution:
+def _of_columns(problem: Problem, fit: Fit, total: float) -> Solution:
     """Return a fit, whose gap is of the sum; an intercept that is not free is the last column."""
-    coef, intercept = np.atleast_2d(fit.w), np.atleast_1d(np.asarray(fit.b, np.float64))
-    if problem.intercept is not None and not problem.is_free:
-        coef, intercept = coef[:, :-1], problem.intercept * coef[:, -1]
-    return Solution(
-        coef=coef,
-        intercept=intercept,
-        gap=fit.gap / total,
-        rounds=fit.steps,
-        converged=fit.converged,
-        method="columns",
-    )
+    fit = fit if problem.is_free else replace(fit, b=None)
+    return _solution(problem, fit, "columns", total)
 
 
 def _by_dual(rows: ArrayRows, case: Case) -> Solution:
@@ -186,39 +173,21 @@ def _by_descent(rows: ArrayRows, case: Case) -> Solution:
     from elasticml.algorithms.linear.interior_point import InteriorPoint, passes_of
 
     problem, targets = case.problem, case.targets
-    y, weights, scaling, total = targets.y, targets.weights, problem.intercept, targets.total
-    strength, target_gap, d = problem.l2 * total, problem.gap * total, rows.shape[1]
-    solver = DualDescent(
-        rows.memory,
-        d,
-        y,
-        weights,
-        loss=problem.loss,
-        strength=strength,
-        constant=scaling,
-        seed=problem.seed or 0,
-    )
+    y, weights, target_gap = targets.y, targets.weights, problem.gap * targets.total
+    solver = DualDescent(rows.memory, rows.shape[1], y, weights, problem)
     is_other = problem.loss == "hinge" and (weights is None or bool(weights.all()))
     fit = solver.solve(target_gap, problem.rounds, passes_of(rows.X) if is_other else math.inf)
-    method, w, gap, rounds = "dual", fit.w, fit.gap, fit.passes
-    if fit.is_slow:
-        interior = InteriorPoint(
-            rows.blocks, y, weights, strength=strength, constant=scaling
-        ).solve(target_gap, w)
-        rounds += interior.steps
-        if interior.gap <= target_gap:
-            method, w, gap = "interior point", interior.w, interior.gap
-        else:
-            fit = solver.solve(target_gap, max(1, problem.rounds - rounds))
-            w, gap, rounds = fit.w, fit.gap, rounds + fit.passes
-    return Solution(
-        coef=w[np.newaxis, :d].copy(),
-        intercept=np.array([0.0 if scaling is None else scaling * float(w[d])]),
-        gap=gap / total,
-        rounds=rounds,
-        converged=fit.converged or gap <= target_gap,
-        method=method,
-    )
+    method = "dual"
+    if not fit.converged and fit.steps < problem.rounds:  # the other is expected to be faster
+        method, done = "interior point", fit.steps
+        other = InteriorPoint(rows.blocks, y, weights, problem)
+        fit = other.solve(target_gap, fit.w)
+        done += fit.steps
+        if not fit.converged:
+            method, fit = "dual", solver.solve(target_gap, max(1, problem.rounds - done))
+            done += fit.steps
+        fit = replace(fit, steps=done)
+    return _solution(problem, fit, method, targets.total)
 
 
 def _by_cocoa(rows: ArrayRows, case: Case) -> Solution:
@@ -237,7 +206,8 @@ def _by_cocoa(rows: ArrayRows, case: Case) -> Solution:
         parallel=rows.parallel,
     )
     model = trained.model
-    return _of_arrays(case.problem, model.arrays, model.gap, trained.rounds, model.converged)
+    rounds, converged = trained.rounds, model.converged
+    return _of_arrays(case.problem, model.arrays, model.gap, rounds, converged, "dual")
 
 
 def _cocoa(problem: Problem) -> dict[str, Any]:
@@ -265,25 +235,8 @@ def objective(
     from elasticml.algorithms.linear.linear_objective import LinearObjective
     from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 
-    if problem.classes > 2:
-        return SoftmaxObjective(
-            rows.blocks,
-            targets.y,
-            targets.weights,
-            classes=problem.classes,
-            l2=problem.l2,
-            intercept=problem.intercept is not None,
-        )
-    return LinearObjective(
-        rows.blocks,
-        targets.y,
-        targets.weights,
-        loss=problem.loss,
-        l2=problem.l2,
-        intercept_scaling=problem.intercept,
-        is_free=problem.is_free,
-        fixed=problem.fixed,
-    )
+    kind = SoftmaxObjective if problem.classes > 2 else LinearObjective
+    return kind(rows.blocks, targets.y, targets.weights, problem)
 
 
 def _by_newton(rows: ArrayRows, case: Case) -> Solution:
@@ -299,32 +252,15 @@ def _by_newton(rows: ArrayRows, case: Case) -> Solution:
             start = given
         if problem.fixed is not None:
             start[problem.fixed] = 1.0
-    if problem.loss in ("logistic", "squared_hinge"):  # whose Hessian's factors may pay
-        minimum = function.minimum(start, gap=problem.gap, steps=problem.rounds)
-    else:
-        minimum = minimise(function, start, gap=problem.gap, steps=problem.rounds)
-    return _of_minimum(problem, minimum)
-
-
-def _of_minimum(problem: Problem, minimum: Minimum) -> Solution:
-    W, scaling = minimum.point.w.reshape(problem.n_models, -1), problem.intercept
-    d = W.shape[1] - (scaling is not None)
-    return Solution(
-        coef=W[:, :d].copy(),
-        intercept=np.zeros(problem.n_models) if scaling is None else scaling * W[:, d],
-        # At least 0 despite rounding; NaN stays NaN.
-        gap=float(np.maximum(minimum.point.gap, 0.0)),
-        rounds=minimum.steps,
-        converged=minimum.converged,
-        method="newton",
-    )
+    fit = minimise(function, start, gap=problem.gap, steps=problem.rounds)
+    return _solution(problem, fit, "newton")
 
 
 def _by_equations(rows: ArrayRows, case: Case) -> Solution:
     """Solve the normal equations: those of columns from sparse rows where that applies."""
     from elasticml.algorithms.linear.column_matrix import ColumnMatrix
     from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
-    from elasticml.algorithms.linear.newton import Minimum
+    from elasticml.algorithms.linear.fit import Fit
     from elasticml.algorithms.linear.normal_equations import equations
 
     X, problem, targets, centred = rows.X, case.problem, case.targets, case.problem.intercept
@@ -336,7 +272,8 @@ def _by_equations(rows: ArrayRows, case: Case) -> Solution:
         w = _ridge(system.G, system.linear, alpha)
         b = system.y_mean - float(system.means @ w)
         point = objective(rows, problem, targets).at(w if centred is None else np.append(w, b))
-        return _of_minimum(problem, Minimum(point=point, steps=1, converged=True))
+        fit = Fit(w=point.w, gap=point.gap, steps=1, converged=True)
+        return _solution(problem, fit, "equations")
     columns = X.tocsc() if hasattr(X, "tocsc") else X
     matrix = ColumnMatrix(columns, y, weights, centred=centred is not None)
     if matrix.n < matrix.d:
@@ -345,14 +282,8 @@ def _by_equations(rows: ArrayRows, case: Case) -> Solution:
         every = np.arange(matrix.d)
         w = _ridge(matrix.products(every, every), matrix.linear, alpha)
     gap = ElasticNetSolver(matrix, w).gap(Penalty(a1=0.0, a2=alpha)) if alpha > 0.0 else math.nan
-    return Solution(
-        coef=w[np.newaxis],
-        intercept=np.array([matrix.intercept(w)]),
-        gap=gap / targets.total,
-        rounds=1,
-        converged=True,
-        method="equations",
-    )
+    fit = Fit(w=w, gap=gap, steps=1, converged=True, b=matrix.intercept(w))
+    return _solution(problem, fit, "equations", targets.total)
 
 
 def _ridge(G: F64, linear: F64, alpha: float) -> F64:
@@ -431,11 +362,7 @@ def _solve_as_job(rows: ArrayRows | DaskRows, case: Case) -> Solution:
         if case.start is not None:
             start = {"coef": case.start[0][0], "intercept": np.zeros(1)}
         data = rows.column_source(targets, constant)
-        solution = _trained(problem, by_columns, data, rows.client, problem.rounds, start=start)
-        fit = replace(solution, method="columns")
-        if constant is None:
-            return fit
-        return replace(fit, coef=fit.coef[:, :-1], intercept=constant * fit.coef[:, -1])
+        return _trained(problem, by_columns, data, rows.client, problem.rounds, start=start)
     data = rows.source(targets)
     if problem.loss == "hinge":
         return _trained(problem, CoCoA(**_cocoa(problem)), data, rows.client, problem.rounds)
@@ -481,19 +408,40 @@ def _trained(
     # If only rounding errors are left of the gap, the fit counts as converged.
     rounded = ROUNDED * abs(summary.objective or 0.0)
     converged = bool(summary.converged) or (summary.gap is not None and summary.gap <= rounded)
-    solution = _of_arrays(problem, result.arrays, summary.gap, used, converged)
-    return solution if algorithm.name == "cocoa" else replace(solution, method="newton")
+    method = {"cocoa": "dual", "primal_cocoa": "columns"}.get(algorithm.name, "newton")
+    return _of_arrays(problem, result.arrays, summary.gap, used, converged, method)
 
 
 def _of_arrays(
-    problem: Problem, arrays: Mapping[str, Any], gap: float | None, rounds: int, converged: bool
+    problem: Problem,
+    arrays: Mapping[str, Any],
+    gap: float | None,
+    rounds: int,
+    converged: bool,
+    method: str,
 ) -> Solution:
+    from elasticml.algorithms.linear.fit import Fit
+
     gap = math.nan if gap is None else gap
+    b = None if method == "columns" and not problem.is_free else arrays["intercept"]
+    converged = converged or gap <= problem.gap
+    fit = Fit(w=arrays["coef"], gap=gap, steps=rounds, converged=converged, b=b)
+    return _solution(problem, fit, method)
+
+
+def _solution(problem: Problem, fit: Fit, method: str, unit: float = 1.0) -> Solution:
+    """Return a solution, whose gap is that of the fit over ``unit``."""
+    n = problem.n_models
+    coef, intercept = np.array(fit.w, np.float64).reshape(n, -1), np.zeros(n)
+    if fit.b is not None:
+        intercept = np.array(fit.b, np.float64).reshape(-1)[:n]
+    elif problem.intercept is not None:
+        coef, intercept = coef[:, :-1].copy(), problem.intercept * coef[:, -1]
     return Solution(
-        coef=np.array(arrays["coef"], np.float64).reshape(problem.n_models, -1),
-        intercept=np.array(arrays["intercept"], np.float64).reshape(-1)[: problem.n_models],
-        gap=gap,
-        rounds=rounds,
-        converged=converged or gap <= problem.gap,
-        method="dual",
+        coef=coef,
+        intercept=intercept,
+        gap=float(np.maximum(fit.gap / unit, 0.0)),
+        rounds=fit.steps,
+        converged=fit.converged,
+        method=method,
     )

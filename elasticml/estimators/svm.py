@@ -11,13 +11,14 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from elasticml.algorithms.linear.problem import Method, Problem
 from elasticml.estimators.backend_choice import (
     MODEL_VALUES_MIN,
     PRODUCT_VALUES_MIN,
     STEP_VALUES_MIN,
 )
 from elasticml.estimators.base import LinearClassifier, with_parameters
-from elasticml.estimators.rows import ArrayRows, Method, Problem, Targets
+from elasticml.estimators.rows import ArrayRows, Targets
 from elasticml.estimators.solver import Case, Solution
 
 if TYPE_CHECKING:

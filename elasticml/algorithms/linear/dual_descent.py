@@ -15,13 +15,14 @@ rule of shrinking; Yu, Huang and Lin (2011) for the logistic loss.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.cocoa.line_search import products
+from elasticml.algorithms.linear.fit import Fit
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import regrouping_kernel, unchecked_kernel
 from elasticml.data.chunks.kernels import Values, prefetch
@@ -244,20 +245,6 @@ def _certify(
                 image[last] += constant * c
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DualFit:
-    """A model with its certificate."""
-
-    #: (d,) or, with a constant column, (d + 1,).
-    w: F64
-    gap: float
-    passes: int
-    #: The gap is at most the requested one, or rounding of the objective.
-    converged: bool
-    #: The passes ended early, because the alternative is expected to be faster.
-    is_slow: bool = False
-
-
 def _passes_left(former: float, found: float, gap: float, passes: float) -> float:
     """Return how many passes lead to ``gap`` at the rate of those between two certified gaps."""
     if not math.isfinite(former):
@@ -278,50 +265,38 @@ class DualDescent:
         -1 and +1.
     weights : ndarray (n,), optional
         None for ones.
-    loss : "hinge", "squared_hinge" or "logistic"
-    strength : float, above 0
-    constant : float, optional
-        Value of the constant column; None for none.
-    seed : int
-        Of the order of rows.
+    problem : Problem
+        Of the hinge, the squared hinge or the logistic loss, with a penalty; an intercept is
+        penalised.
     """
 
     def __init__(
-        self,
-        rows: MemoryRows,
-        d: int,
-        targets: F64,
-        weights: F64 | None,
-        *,
-        loss: str,
-        strength: float,
-        constant: float | None,
-        seed: int,
+        self, rows: MemoryRows, d: int, targets: F64, weights: F64 | None, problem: Problem
     ) -> None:
-        n, value = targets.size, constant or 0.0
-        self._rows, self._strength, self._name = rows, strength, loss
+        n, value, self._name = targets.size, problem.intercept or 0.0, problem.loss
+        self._total = float(n if weights is None else weights.sum())
+        self._rows, self._strength = rows, problem.l2 * self._total
         norms = np.empty(n)
         _write_norms(rows, value, norms)
         self._problem = _Problem(
             targets=np.ascontiguousarray(targets, np.float64),
             weights=np.empty(0) if weights is None else weights,
             norms=norms,
-            loss=loss_named(loss).terms,
-            unit=1.0 / strength,
+            loss=loss_named(self._name).terms,
+            unit=1.0 / self._strength,
             constant=value,
         )
         self._alpha = np.zeros(n)
-        self._v = np.zeros(d + (constant is not None))
+        self._v = np.zeros(d + (problem.intercept is not None))
         # Where columns have few values, each model that is mixed costs as much as a pass.
-        self._is_mixed = loss == "hinge" and MIXED_VALUES * self._v.size <= rows.values.size
+        self._is_mixed = self._name == "hinge" and MIXED_VALUES * self._v.size <= rows.values.size
         self._active = np.arange(n, dtype=np.int32)
-        self._state = np.array([n, seed * 2 + 1], np.int64)
+        self._state = np.array([n, (problem.seed or 0) * 2 + 1], np.int64)
         self._slopes = np.array([math.inf, -math.inf])
-        self._total = float(n if weights is None else weights.sum())
         #: Best certified objectives, and the model of the primal one.
         self._primal, self._dual, self._best = math.inf, -math.inf, self._v
 
-    def solve(self, gap: float, passes: int, alternative: float = math.inf) -> DualFit:
+    def solve(self, gap: float, passes: int, alternative: float = math.inf) -> Fit:
         """Make at most ``passes`` passes, until the gap is at most ``gap``.
 
         Parameters
@@ -332,37 +307,32 @@ class DualDescent:
         """
         estimate, ratio = math.nan, KINK_RATIO if self._name == "hinge" else 1.0
         work, mean, whole = 0.0, self._v.copy(), 0.0
-        former, since = math.inf, 0.0
-        for done in range(passes):
-            work += self._state[0] / self._alpha.size
+        done, found = 0, math.inf
+        while True:
+            done, work = done + 1, work + self._state[0] / self._alpha.size
             if self._is_mixed and mean.size > self._alpha.size:
                 # With many columns a mean of several models costs as much as a pass.
                 np.copyto(mean, self._v)
             elif self._is_mixed:
-                mean += RECENT / (done + RECENT) * (self._v - mean)
-            last, estimate = (
-                estimate,
-                self._visit(self._total if done == 0 and not self._alpha.any() else 0.0),
-            )
+                mean += RECENT / (done - 1 + RECENT) * (self._v - mean)
+            whole_weight = self._total if done == 1 and not self._alpha.any() else 0.0
+            last, estimate = estimate, self._visit(whole_weight)
             pace = estimate / last if 0.0 < estimate < last else 1.0
             expected = estimate * math.sqrt(pace)
             is_due = ratio * expected <= gap or self._state[0] == 0
-            if not is_due and work < PATIENCE and done + 1 < passes:
+            if not is_due and work < PATIENCE and done < passes:
                 continue
-            found, whole, work = self._certify(mean), whole + work, 0.0
-            if found <= gap or found <= ROUNDED * abs(self._primal):
-                return DualFit(w=self._best, gap=max(found, 0.0), passes=done + 1, converged=True)
-            if whole > alternative or _passes_left(former, found, gap, whole - since) > alternative:
-                return DualFit(
-                    w=self._best, gap=found, passes=done + 1, converged=False, is_slow=True
-                )
-            former, since = found, whole
+            former, found, since = found, self._certify(mean), whole
+            whole, work = whole + work, 0.0
+            is_reached = found <= gap or found <= ROUNDED * abs(self._primal)
+            is_over = is_reached or whole > alternative or done >= passes
+            if is_over or _passes_left(former, found, gap, whole - since) > alternative:
+                found = max(found, 0.0)
+                return Fit(w=self._best, gap=found, steps=done, converged=is_reached)
             if is_due or found > RATIO_MAX * expected:
                 self._unshrink()
             if expected > 0.0:
                 ratio = min(max(found / expected, 1.0 / RATIO_MAX**2), RATIO_MAX)
-        found = self._primal - self._dual
-        return DualFit(w=self._best, gap=max(found, 0.0), passes=passes, converged=False)
 
     def _visit(self, whole: float) -> float:
         """Make a pass; return the sum of the rows' shares of the gap.

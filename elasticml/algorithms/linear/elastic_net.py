@@ -14,8 +14,9 @@ import numpy as np
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.duality import Dual, lower_bound_of_residual
+from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.gram_descent import descend
-from elasticml.algorithms.linear.working_sets import INNER, SparseFit, solve
+from elasticml.algorithms.linear.working_sets import INNER, solve
 from elasticml.arrays import F64, I64
 from elasticml.objectives.penalty_kernels import Penalty
 
@@ -104,7 +105,7 @@ class ElasticNetSolver:
             self._residual = matrix.residual(self.w)
             self._slopes = None if self.w.any() else matrix.linear
 
-    def solve(self, penalty: Penalty, gap: float, sweeps: int) -> SparseFit:
+    def solve(self, penalty: Penalty, gap: float, sweeps: int) -> Fit:
         """Run at most ``sweeps`` sweeps, until the gap is at most ``gap``."""
         if penalty.is_l1 and penalty.terms.positive and self.w.min(initial=0.0) < 0.0:
             # The gap is only defined for a feasible model.
@@ -116,7 +117,7 @@ class ElasticNetSolver:
         matrix = self._matrix
         products = GramProblem(self._whole, matrix.linear, matrix.yy)
         done, reached = descend(products, penalty, gap, sweeps, self.w, self._slopes)
-        return SparseFit(w=self.w.copy(), gap=max(reached, 0.0), steps=done)
+        return self.fit(max(reached, 0.0), done, converged=reached <= gap)
 
     def gap(self, penalty: Penalty) -> float:
         """Return the gap of the current model, recomputed from the data."""
@@ -125,9 +126,9 @@ class ElasticNetSolver:
         value, dual = self._bound(penalty, self._all, slopes, residual)
         return max(value - dual.value, 0.0)
 
-    def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
+    def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
         """Return the model with its certificate."""
-        return SparseFit(w=self.w.copy(), gap=gap, steps=steps, converged=converged)
+        return Fit(w=self.w.copy(), gap=gap, steps=steps, converged=converged)
 
     def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Return the objective, and the bound from the residual."""

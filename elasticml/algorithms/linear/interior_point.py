@@ -18,7 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from elasticml.algorithms.linear.row_blocks import BorderedRows, RowBlocks
+from elasticml.algorithms.linear.design import Design
+from elasticml.algorithms.linear.fit import Fit
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64
 
 #: Columns up to which the method is considered.
@@ -63,49 +65,35 @@ def passes_of(X: Any) -> float:
     return float(STEPS * step / (35.0 * n + 1.1 * total))
 
 
-class InteriorFit(NamedTuple):
-    """A model with its certificate."""
-
-    #: (d,) or, with a constant column, (d + 1,).
-    w: F64
-    gap: float
-    steps: int
-
-
 class _Point(NamedTuple):
     """Model, dual variables and multipliers; all but w and ``excess`` are positive."""
 
     w: F64
     #: Margins minus 1.
     excess: F64
-    #: Dual variables, below the weights, and what is left to these.
-    b: F64
-    left: F64
-    #: Multipliers of both bounds; ``excess = z - u`` at a solution.
-    z: F64
-    u: F64
-    #: ``sum b y x``.
+    #: (2, n): dual variables, below the weights, and what is left to these.
+    duals: F64
+    #: (2, n): multipliers of both bounds; ``excess`` is their difference at a solution.
+    multipliers: F64
+    #: ``sum b y x``, with b the dual variables.
     image: F64
 
     def mean(self) -> float:
         """Return the mean product of a dual variable and its multiplier."""
-        return float(self.z @ self.b + self.u @ self.left) / (2 * self.b.size)
+        return float((self.multipliers * self.duals).mean())
 
 
 class _Step(NamedTuple):
     w: F64
     excess: F64
-    b: F64
-    z: F64
-    u: F64
+    duals: F64
+    multipliers: F64
 
     def longest(self, point: _Point) -> float:
         """Return the longest step, up to 1, at which nothing is negative."""
         least = min(
-            float((self.b / point.b).min()),
-            float((-self.b / point.left).min()),
-            float((self.z / point.z).min()),
-            float((self.u / point.u).min()),
+            float((self.duals / point.duals).min()),
+            float((self.multipliers / point.multipliers).min()),
         )
         return 1.0 if least >= -1.0 else -1.0 / least
 
@@ -115,33 +103,23 @@ class InteriorPoint:
 
     Parameters
     ----------
-    blocks : RowBlocks
+    rows : Design
         n rows, in float64.
     targets : ndarray (n,)
         -1 and +1.
     weights : ndarray (n,), optional
         Above 0; None for ones.
-    strength : float, above 0
-    constant : float, optional
-        Value of the constant column; None for none.
+    problem : Problem
     """
 
-    def __init__(
-        self,
-        blocks: RowBlocks,
-        targets: F64,
-        weights: F64 | None,
-        *,
-        strength: float,
-        constant: float | None,
-    ) -> None:
-        self._rows, self._y = BorderedRows(blocks, constant), targets
-        self._s = np.ones(blocks.n) if weights is None else weights
-        self._strength = strength
+    def __init__(self, rows: Design, targets: F64, weights: F64 | None, problem: Problem) -> None:
+        self._rows, self._y = rows.bordered(problem.intercept), targets
+        self._s = np.ones(rows.n) if weights is None else weights
+        self._strength = problem.l2 * float(self._s.sum())
         self._best: F64 = np.zeros(self._rows.n_model)
         self._primal, self._dual = math.inf, -math.inf
 
-    def solve(self, gap: float, w: F64) -> InteriorFit:
+    def solve(self, gap: float, w: F64) -> Fit:
         """Step until the gap is at most ``gap``, or further steps hardly reduce it.
 
         Parameters
@@ -150,31 +128,25 @@ class InteriorPoint:
             First model.
         """
         point, means = self._first(w), []
-        for done in range(STEPS_MAX):
+        for done in range(STEPS_MAX + 1):
             self._measure(point)
             means.append(point.mean())
+            found = max(self._primal - self._dual, 0.0)
             is_stuck = done >= LOOK and means[-1] * FALL > means[-1 - LOOK]
-            if self._primal - self._dual <= gap or is_stuck:
-                return self._fit(done)
-            following = self._after(point)
+            following = None if found <= gap or is_stuck else self._after(point)
             if following is None:
-                return self._fit(done)
+                break
             point = following
-        return self._fit(STEPS_MAX)
-
-    def _fit(self, steps: int) -> InteriorFit:
-        return InteriorFit(self._best, max(self._primal - self._dual, 0.0), steps)
+        return Fit(w=self._best, gap=found, steps=done, converged=found <= gap)
 
     def _first(self, w: F64) -> _Point:
         s, excess = self._s, self._y * self._rows.forward(w) - 1.0
         centre = CENTRE * float(s.max())
         # Both products of the conditions are alike: the root of a quadratic equation in b.
         b = 2.0 * centre * s / (excess * s + 2.0 * centre + np.hypot(excess * s, 2.0 * centre))
-        left = s - b
+        duals = np.stack([b, s - b])
         image = self._rows.adjoint(self._y * b)
-        return _Point(
-            w=w, excess=excess, b=b, left=left, z=centre / b, u=centre / left, image=image
-        )
+        return _Point(w, excess, duals, centre / duals, image)
 
     def _measure(self, point: _Point) -> None:
         """Keep the best certified objectives; ``image`` belongs to ``b`` up to rounding."""
@@ -183,13 +155,13 @@ class InteriorPoint:
         if primal < self._primal:
             self._primal, self._best = primal, point.w
         half = 0.5 / self._strength * float(point.image @ point.image)
-        self._dual = max(self._dual, float(point.b.sum()) - half)
+        self._dual = max(self._dual, float(point.duals[0].sum()) - half)
 
     def _after(self, point: _Point) -> _Point | None:
         """Return the point after a step; None where the matrix or the step cannot be computed."""
-        b, left, z, u = point.b, point.left, point.z, point.u
+        duals, multipliers = point.duals, point.multipliers
         with np.errstate(all="ignore"):
-            scale = 1.0 / (z / b + u / left)
+            scale = 1.0 / (multipliers / duals).sum(axis=0)
             matrix = self._rows.gram(scale)
         matrix[np.diag_indices_from(matrix)] += self._strength
         if not np.isfinite(matrix).all():
@@ -202,40 +174,31 @@ class InteriorPoint:
             return None
         lacking = self._strength * point.w - point.image
 
-        def step(lower: F64 | float, upper: F64 | float) -> _Step:
-            """Solve the linearised conditions ``z b = lower`` and ``u left = upper``."""
-            wanted = lower / b - upper / left - point.excess
+        def step(products: F64 | float) -> _Step:
+            """Solve the linearised conditions that multipliers have these products with duals."""
+            goals = products / duals
+            wanted = goals[0] - goals[1] - point.excess
             right = self._rows.adjoint(self._y * (scale * wanted)) - lacking
             dw = scipy.linalg.cho_solve(factor, right, check_finite=False)
             forward = self._y * self._rows.forward(dw)
             db = scale * (wanted - forward)
-            return _Step(
-                w=dw,
-                excess=forward,
-                b=db,
-                z=(lower - z * db) / b - z,
-                u=(upper + u * db) / left - u,
-            )
+            change = np.stack([db, -db])
+            return _Step(dw, forward, change, goals - multipliers * change / duals - multipliers)
 
         with np.errstate(all="ignore"):
-            mean, plain = point.mean(), step(0.0, 0.0)
+            mean, plain = point.mean(), step(0.0)
             far = plain.longest(point)
-            after = float(
-                (z + far * plain.z) @ (b + far * plain.b)
-                + (u + far * plain.u) @ (left - far * plain.b)
-            ) / (2 * b.size)
-            centre = (after / mean) ** 3 * mean
-            final = step(centre - plain.z * plain.b, centre + plain.u * plain.b)
+            after = (multipliers + far * plain.multipliers) * (duals + far * plain.duals)
+            centre = (float(after.mean()) / mean) ** 3 * mean
+            final = step(centre - plain.multipliers * plain.duals)
             far = SHORT * final.longest(point)
         if not (math.isfinite(far) and far > 0.0):
             return None
-        b = b + far * final.b
+        b = duals[0] + far * final.duals[0]
         return _Point(
             w=point.w + far * final.w,
             excess=point.excess + far * final.excess,
-            b=b,
-            left=self._s - b,
-            z=z + far * final.z,
-            u=u + far * final.u,
+            duals=np.stack([b, self._s - b]),
+            multipliers=multipliers + far * final.multipliers,
             image=self._rows.adjoint(self._y * b),
         )

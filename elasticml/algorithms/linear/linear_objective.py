@@ -16,77 +16,60 @@ from typing import Final
 
 import numpy as np
 
+from elasticml.algorithms.linear.design import GRAM_COLUMNS_MAX, Design
 from elasticml.algorithms.linear.duality import dual_point
-from elasticml.algorithms.linear.newton import Minimum, Point, minimise
-from elasticml.algorithms.linear.row_blocks import GRAM_COLUMNS_MAX, BorderedRows, RowBlocks
+from elasticml.algorithms.linear.newton import Point, least_along
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64
 from elasticml.objectives.loss_kernels import loss_named
 
 #: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300
-_NEVER: Final = (math.inf, math.inf)
 #: Least rows for each coordinate with which Newton steps may factor the Hessian.
 GRAM_ROWS: Final = 4
-#: Slope at which a search along a step ends, as a share of the first.
-SEARCH: Final = 0.05
-#: Most trials of a search. Where the loss is almost linear a step may be 1e30 times too long.
-SEARCH_MAX: Final = 200
 
 
 class LinearObjective:
-    """The objective of the module docstring.
+    """The objective of the module docstring, a :class:`elasticml.algorithms.linear.newton.Smooth`.
 
     Parameters
     ----------
-    rows : RowBlocks
+    rows : Design
+        Without a last column of ones.
     targets : ndarray (n,)
         -1 and +1; any real numbers for the squared loss.
     weights : ndarray (n,), optional
         None for ones.
-    loss : str
-        A smooth loss with a conjugate.
-    l2 : float, not negative
-        With 0, points have no gap.
-    intercept_scaling : float, optional
-        c; None for a model without intercept. Otherwise the model's last coordinate is b.
-    is_free : bool
-        The intercept is not penalised.
-    fixed : int, optional
-        Number of the column whose coefficient is 1 and not trained: an offset.
+    problem : Problem
+        Of a smooth loss with a conjugate. Without a penalty, points have no gap. With an intercept
+        the model's last coordinate is b.
     """
+
+    block = None
 
     def __init__(
         self,
-        rows: RowBlocks,
+        rows: Design,
         targets: F64,
         weights: F64 | None,
-        *,
-        loss: str,
-        l2: float,
-        intercept_scaling: float | None,
-        is_free: bool,
-        fixed: int | None = None,
+        problem: Problem,
     ) -> None:
-        self._rows = rows
+        self._rows = rows.bordered(problem.intercept)
         self._targets = np.ascontiguousarray(targets, np.float64)
         self._weights = weights
         self._total = float(targets.size if weights is None else weights.sum())
-        self._loss = loss_named(loss)
-        self._bordered = BorderedRows(rows, intercept_scaling)
+        self._loss = loss_named(problem.loss)
         #: Number of coordinates of the model.
-        self.n_model = self._bordered.n_model
-        self._penalty = np.full(self.n_model, l2)
-        self.l2 = l2
-        self._frees = is_free and intercept_scaling is not None
+        self.n_model = self._rows.n_model
+        self.l2, self.fixed = problem.l2, problem.fixed
+        self._penalty = np.full(self.n_model, self.l2)
+        self._frees = problem.is_free and problem.intercept is not None
         if self._frees:
             self._penalty[rows.d :] = 0.0
-        #: The Hessian jumps where margins are 1.
-        self._jumps = loss == "squared_hinge"
-        self._is_searched = self._jumps or (loss == "logistic" and l2 > 0.0)
-        #: Number of the offset's column; None without one.
-        self.fixed = fixed
-        if fixed is not None:
-            self._penalty[fixed] = 0.0
+        #: Steps may be lengthened; without a penalty there may be no minimum.
+        self._longest = math.inf if self.l2 > 0.0 else 1.0
+        if self.fixed is not None:
+            self._penalty[self.fixed] = 0.0
 
     def zero(self) -> F64:
         """Return the model without features, (n_model,): zero except for an offset."""
@@ -107,79 +90,49 @@ class LinearObjective:
 
         ``bound`` is a lower bound of the minimum.
         """
-        penalised = self._penalty * w
-        if not math.isfinite(loss):  # a trial step too far for a loss with the link log
-            none = np.full(self.n_model, math.nan)
-            product = self._product(self._curvature(margins))
-            return Point(w=w, value=math.inf, gradient=none, product=product, gap=math.inf)
+        if not math.isfinite(loss):  # a start too far for a loss with the link log
+            slopes, loss = np.full(slopes.size, math.nan), math.inf
         slopes /= self._total
+        penalised = self._penalty * w
         value = loss / self._total + 0.5 * float(penalised @ w)
-        image = self._bordered.adjoint(slopes)
-        gradient, curvature = self._free(image + penalised), self._curvature(margins)
-        gap = self._gap(value, slopes, gradient)
+        gradient = self._free(self._rows.adjoint(slopes) + penalised)
+        curvature, gap = self._curvature(margins), self._gap(value, slopes, gradient)
         bound = max(bound, value - gap)
+
+        def minimum_along(step: F64, certifies: bool) -> Point:
+            directions, stretch = self._forward(step), self._penalty * step
+            constant, linear = float(stretch @ w), float(stretch @ step)
+            trial, loss = np.empty(margins.size), math.nan
+            rows = self._targets, self._weights
+
+            def at(t: float) -> tuple[float, Callable[[], float]]:
+                nonlocal loss
+                there = margins + t * directions
+                loss = self._loss.value_and_slope(there, *rows, trial)
+                slope = float(trial @ directions) / self._total + constant + t * linear
+
+                def bend() -> float:
+                    along = self._loss.curvature_along(there, directions, *rows)
+                    return along / self._total + linear
+
+                return slope if math.isfinite(loss) else math.inf, bend
+
+            t = least_along(at, abs(float(slopes @ directions) + constant), self._longest)
+            least = bound
+            if certifies:
+                least = max(least, self._bound_of(slopes + curvature() * directions))
+            return self._at(w + t * step, margins + t * directions, loss, trial, least)
+
         return Point(
             w=w,
             value=value,
             gradient=gradient,
             product=self._product(curvature),
             gap=value - bound if math.isfinite(bound) else gap,
+            minimum_along=minimum_along,
             is_quadratic=self._loss.name == "squared",
-            minimum_along=(
-                self._search(w, margins, slopes, curvature, bound) if self._is_searched else None
-            ),
-            hessian_products=self._products_here(slopes) if self._jumps else None,
-        )
-
-    def _products_here(self, slopes: F64) -> tuple[float, float]:
-        """Return the cost of a Hessian of the rows with a slope, see :class:`Point`."""
-        if not math.isfinite(self.hessian_products()):
-            return _NEVER
-        share = max(float(np.count_nonzero(slopes)), 1.0) / slopes.size
-        of_all = self._rows.gram_products(share)
-        return of_all, of_all / share
-
-    def _search(
-        self, w: F64, margins: F64, slopes: F64, curvature: Callable[[], F64], bound: float
-    ) -> Callable[[F64, bool], Point]:
-        """Return the search along a step: Newton's method between the bounds found so far."""
-        loss_at = self._loss.value_and_slope
-
-        def search(step: F64, certifies: bool) -> Point:
-            directions, penalised = self._forward(step), self._penalty * step
-            constant, linear = float(penalised @ w), float(penalised @ step)
-            first = abs(float(slopes @ directions) + constant)
-            low, high, t, trial = 0.0, math.inf, 1.0, np.empty(margins.size)
-            there, trials = margins + directions, 0
-            loss = loss_at(there, self._targets, self._weights, trial)
-            while trials < SEARCH_MAX:
-                slope = float(trial @ directions) / self._total + constant + t * linear
-                if abs(slope) <= SEARCH * first:
-                    break
-                low, high = (low, t) if slope > 0.0 else (t, high)
-                along = self._loss.curvature_along(there, directions, self._targets, self._weights)
-                t -= slope / (along / self._total + linear)
-                if not low < t < high:
-                    t = 0.5 * (low + high) if math.isfinite(high) else 2.0 * low
-                there = margins + t * directions
-                loss = loss_at(there, self._targets, self._weights, trial)
-                trials += 1
-            least = bound
-            if certifies:
-                least = max(least, self._bound_of(slopes + curvature() * directions))
-            return self._at(w + t * step, there, loss, trial, least)
-
-        return search
-
-    def minimum(self, start: F64, *, gap: float, steps: int) -> Minimum:
-        """See :func:`elasticml.algorithms.linear.newton.minimise`."""
-        return minimise(
-            self,
-            start,
-            gap=gap,
-            steps=steps,
-            hessian=self.hessian,
-            hessian_products=self.hessian_products(),
+            jumps=self._loss.name == "squared_hinge",
+            hessian_products=self._hessian_products(slopes),
         )
 
     def diagonal(self) -> F64:
@@ -197,34 +150,34 @@ class LinearObjective:
             each = np.empty(self._rows.n)
             self._loss.curvature(np.zeros(each.size), self._targets, self._weights, each)
             each /= self._total
-        diagonal = self._free(self._bordered.squares(each) + self._penalty)
+        diagonal = self._free(self._rows.squares(each) + self._penalty)
         # The coordinate of a column of zeros without penalty never moves.
         diagonal[diagonal <= _TINY] = 1.0
         return diagonal
 
-    def hessian_products(self) -> float:
-        """Return the cost of a Hessian's factors in its products; infinite for many columns.
+    def _hessian_products(self, slopes: F64) -> float:
+        """Return the cost of a Hessian of the rows with a slope; infinite for many columns.
 
         Also with an offset, and without a penalty: the Hessian may be singular.
         """
         is_few = self.n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self.n_model
         if self.fixed is not None or self.l2 <= 0.0 or not is_few:
             return math.inf
-        return self._rows.gram_products()
+        return self._rows.gram_products(max(int(np.count_nonzero(slopes)), 1) / slopes.size)
 
     def hessian(self, w: F64) -> F64:
         """Return the Hessian at ``w``, (n_model, n_model)."""
         c = np.empty(self._rows.n)
         self._loss.curvature(self._forward(w), self._targets, self._weights, c)
         c /= self._total
-        hessian = self._bordered.gram(c)
+        hessian = self._rows.gram(c)
         hessian[np.diag_indices(self.n_model)] += self._penalty
         return hessian
 
     def _forward(self, w: F64) -> F64:
         if not w.any():
             return np.zeros(self._rows.n)
-        return self._bordered.forward(w)
+        return self._rows.forward(w)
 
     def _free(self, v: F64) -> F64:
         """Return ``v``, with a zero for the fixed coefficient."""
@@ -247,7 +200,7 @@ class LinearObjective:
 
     def _product(self, curvature: Callable[[], F64]) -> Callable[[F64], F64]:
         def product(v: F64) -> F64:
-            return self._free(self._penalty * v + self._bordered.product(v, curvature()))
+            return self._free(self._penalty * v + self._rows.product(v, curvature()))
 
         return product
 
@@ -277,8 +230,7 @@ class LinearObjective:
         alpha, factors = dual_point(
             self._loss, total * slopes, targets, weights, balanced=self._frees
         )
-        rows = self._rows if self._frees else self._bordered
-        image = rows.adjoint(factors / total)
+        image = self._rows.adjoint(factors / total)[: self._rows.d if self._frees else None]
         minus = self._loss.minus_conjugate(alpha, targets, weights) / total
         if self.fixed is not None:
             # sum s_i coefficient_i offset_i: an offset is linear in the dual problem.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elasticml.algorithms.linear.design import Design
 from elasticml.algorithms.linear.gram import CLOSE
-from elasticml.algorithms.linear.row_blocks import RowBlocks
 from elasticml.arrays import F64
 
 
@@ -28,7 +28,7 @@ class Equations:
     y_mean: float
 
 
-def equations(rows: RowBlocks, y: F64, weights: F64 | None, *, centred: bool) -> Equations | None:
+def equations(rows: Design, y: F64, weights: F64 | None, *, centred: bool) -> Equations | None:
     """Return the normal equations, or None if they have to be computed from columns.
 
     This is so if the rows are not in CSR format, or if sums of squares are unusable: they overflow
@@ -36,7 +36,7 @@ def equations(rows: RowBlocks, y: F64, weights: F64 | None, *, centred: bool) ->
 
     Parameters
     ----------
-    rows : RowBlocks
+    rows : Design
     y : ndarray (n,)
     weights : ndarray (n,), optional
         None for ones.

@@ -23,8 +23,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.linear.newton import Factored, Minimum, Point, minimise
-from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.design import Design
+from elasticml.algorithms.linear.newton import Factored, Point, least_along
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64
 
 #: Most coordinates of the block, and most values of its rows: 256 MB.
@@ -44,40 +45,36 @@ class SoftmaxObjective:
 
     Parameters
     ----------
-    rows : RowBlocks
+    rows : Design
+        Without a last column of ones.
     codes : ndarray (n,), int
         Each row's class, numbered from 0.
     weights : ndarray (n,), optional
         None for ones.
-    classes : int
-        Number of classes.
-    l2 : float, not negative
-        With 0, points have no gap.
-    intercept : bool
-        The last coordinate of each class is its intercept.
+    problem : Problem
+        Without a penalty, points have no gap. With an intercept it is the last coordinate of each
+        class.
     """
 
     def __init__(
         self,
-        rows: RowBlocks,
+        rows: Design,
         codes: NDArray[np.int64],
         weights: F64 | None,
-        *,
-        classes: int,
-        l2: float,
-        intercept: bool,
+        problem: Problem,
     ) -> None:
-        self._rows, self._codes = rows, codes
+        self._rows, self._codes = rows.bordered(problem.intercept), codes
         s = np.ones(codes.size) if weights is None else weights
         self._share = (s / s.sum())[:, None]
-        self._classes, self._l2, self._intercept = classes, l2, intercept
-        self._penalty = np.full((classes, rows.d + intercept), l2)
+        self._classes, self._l2 = problem.classes, problem.l2
+        self._intercept = problem.intercept is not None
+        self._penalty = np.full((self._classes, self._rows.n_model), self._l2)
         self._penalty[:, rows.d :] = 0.0
         #: The last model that was evaluated, and the block's Hessian there.
         self._latest: tuple[F64, F64] | None = None
         #: Each class's share of the total weight.
         self._of_class = np.asarray(
-            np.bincount(codes, weights=self._share[:, 0], minlength=classes), np.float64
+            np.bincount(codes, weights=self._share[:, 0], minlength=self._classes), np.float64
         )
 
     @property
@@ -91,49 +88,56 @@ class SoftmaxObjective:
 
     def at(self, w: F64) -> Point:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
-        W = w.reshape(self._penalty.shape)
-        z = self._forward(W)
-        z -= z.max(axis=1, keepdims=True)
-        own = z[np.arange(len(z)), self._codes]
-        q = np.exp(z)
-        sums = q.sum(axis=1, keepdims=True)
-        q /= sums
-        losses = np.log(sums[:, 0]) - own
+        z = self._forward(w.reshape(self._penalty.shape))
+        return self._at(w, z, *_probabilities(z))
+
+    def _at(self, w: F64, z: F64, q: F64, logs: F64) -> Point:
+        """Evaluate at ``w`` with these margins, and their :func:`_probabilities`."""
+        W, every = w.reshape(self._penalty.shape), np.arange(len(z))
         penalised = self._penalty * W
+        losses = logs - z[every, self._codes]
+        gradient = (self._adjoint(self._residuals(q)) + penalised).ravel()
+
+        def minimum_along(step: F64, certifies: bool) -> Point:
+            S, share = step.reshape(W.shape), self._share[:, 0]
+            u, stretch = self._forward(S), self._penalty * S
+            constant, linear = float((stretch * W).sum()), float((stretch * S).sum())
+            own, there = float(share @ u[every, self._codes]), (z, q, logs)
+
+            def along(t: float) -> tuple[float, Callable[[], float]]:
+                nonlocal there
+                there = z + t * u, *_probabilities(z + t * u)
+                p = there[1] * u
+                mean = p.sum(axis=1)
+                slope = float(share @ mean) - own + constant + t * linear
+                return slope, lambda: float(share @ ((p * u).sum(axis=1) - mean**2)) + linear
+
+            longest = math.inf if self._l2 > 0.0 else 1.0
+            t = least_along(along, abs(float(gradient @ step)), longest)
+            return self._at(w + t * step, *there)
+
         value = float(self._share[:, 0] @ losses) + 0.5 * float((penalised * W).sum())
         return Point(
             w=w,
             value=value,
-            gradient=(self._adjoint(self._residuals(q)) + penalised).ravel(),
+            gradient=gradient,
             product=self._product(q),
             gap=value - self._dual(w, q, penalised),
+            minimum_along=minimum_along,
+            hessian_products=math.inf if self.block is None else 0.0,
         )
-
-    def minimum(self, start: F64, *, gap: float, steps: int) -> Minimum:
-        """See :func:`elasticml.algorithms.linear.newton.minimise`."""
-        hessian = None if self.block is None else self.hessian
-        return minimise(self, start, gap=gap, steps=steps, hessian=hessian, block=self.block)
 
     def diagonal(self) -> F64:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
-        each = 0.25 * self._share[:, 0]
-        diagonal = self._penalty.copy()
-        diagonal[:, : self._rows.d] += self._rows.squares(each)
-        diagonal[:, self._rows.d :] += 0.25
+        diagonal = self._penalty + self._rows.squares(0.25 * self._share[:, 0])
         diagonal[diagonal <= 0.0] = 1.0
         return diagonal.ravel()
 
     def _forward(self, W: F64) -> F64:
-        z = self._rows.forward(np.ascontiguousarray(W[:, : self._rows.d].T))
-        if self._intercept:
-            z += W[:, -1]
-        return z
+        return self._rows.forward(np.ascontiguousarray(W.T))
 
     def _adjoint(self, c: F64) -> F64:
-        image = np.empty(self._penalty.shape)
-        image[:, : self._rows.d] = self._rows.adjoint(c).T
-        image[:, self._rows.d :] = c.sum(axis=0)[:, None]
-        return image
+        return self._rows.adjoint(c).T
 
     def _residuals(self, q: F64) -> F64:
         """Return ``s_i / S (q_i - e_y_i)``, (n, classes)."""
@@ -176,13 +180,13 @@ class SoftmaxObjective:
         most = min(most, BLOCK_VALUES_MAX // self._rows.n)
         columns = np.arange(d)
         if d > most:
-            squares = self._rows.squares(self._share[:, 0])
+            squares = self._rows.squares(self._share[:, 0])[:d]
             columns = np.argsort(-squares, kind="stable")[: max(most, 0)]
             columns = np.sort(columns[squares[columns] > LARGE])
         if not columns.size:
             return None
         columns = np.append(columns, [d] * self._intercept).astype(np.intp)
-        starts = np.arange(self._classes)[:, None] * (d + self._intercept)
+        starts = np.arange(self._classes)[:, None] * self._rows.n_model
         flat: NDArray[np.intp] = (starts + columns).ravel()
         return flat
 
@@ -201,8 +205,7 @@ class SoftmaxObjective:
         if self._latest is not None and self._latest[0] is w:
             return self._latest[1]
         z = self._forward(w.reshape(self._penalty.shape))
-        q = np.exp(z - z.max(axis=1, keepdims=True))
-        return self._block_hessian(q / q.sum(axis=1, keepdims=True))
+        return self._block_hessian(_probabilities(z)[0])
 
     def _block_hessian(self, q: F64) -> F64:
         """Return the block's Hessian where the distributions are ``q``.
@@ -251,6 +254,15 @@ class SoftmaxObjective:
                 changed, wanted = changed + q * along, wanted + penalty * step
             return changed if changed.min() >= 0.0 else None
         return None
+
+
+def _probabilities(z: F64) -> tuple[F64, F64]:
+    """Return the distributions of margins (n, classes), and the logarithms of their sums (n,)."""
+    top = z.max(axis=1, keepdims=True)
+    q = np.exp(z - top)
+    sums = q.sum(axis=1, keepdims=True)
+    q /= sums
+    return q, (np.log(sums) + top)[:, 0]
 
 
 #: Replaces a zero sum in a divisor.

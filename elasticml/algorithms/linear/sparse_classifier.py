@@ -22,8 +22,10 @@ import numpy as np
 
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_columns
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
+from elasticml.algorithms.linear.design import Design
 from elasticml.algorithms.linear.duality import Dual, dual_point, lower_bound
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
+from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
 from elasticml.algorithms.linear.prox_newton import (
@@ -34,8 +36,7 @@ from elasticml.algorithms.linear.prox_newton import (
     measure,
     solve_quadratic_model,
 )
-from elasticml.algorithms.linear.row_blocks import BorderedRows
-from elasticml.algorithms.linear.working_sets import INNER, SparseFit
+from elasticml.algorithms.linear.working_sets import INNER
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
@@ -85,7 +86,7 @@ class SparseClassifier:
         A smooth loss of margins.
     intercept : bool
         Whether there is an unpenalised intercept.
-    rows : BorderedRows, optional
+    rows : Design, optional
         X by rows, to compute Gram matrices of it where that is cheap.
     """
 
@@ -97,7 +98,7 @@ class SparseClassifier:
         *,
         loss: str,
         intercept: bool,
-        rows: BorderedRows | None = None,
+        rows: Design | None = None,
     ) -> None:
         self._loss = loss_named(loss)
         self._columns, self._shifts, norms = unweighted_columns(X, weights, intercept=intercept)
@@ -135,7 +136,7 @@ class SparseClassifier:
         support = np.flatnonzero(self.w)
         self.z = self._columns.combination(support, self.w[support]) + self.b
 
-    def solve(self, penalty: Penalty, gap: float, steps: int) -> SparseFit:
+    def solve(self, penalty: Penalty, gap: float, steps: int) -> Fit:
         """Take at most ``steps`` Newton steps, until the gap is at most ``gap``."""
         self._restart(gap)
         # For badly misclassified rows the loss has almost no curvature: Newton steps from there
@@ -146,10 +147,10 @@ class SparseClassifier:
             self.begin(np.zeros(self.w.size), 0.0)
         return solve_working_sets(self, penalty, gap, steps)
 
-    def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
+    def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
         """Return the model with its certificate."""
         b = self.b - float(self._shifts @ self.w)
-        return SparseFit(w=self.w.copy(), b=b, gap=gap, steps=steps, converged=converged)
+        return Fit(w=self.w.copy(), b=b, gap=gap, steps=steps, converged=converged)
 
     @property
     def patience(self) -> int:
@@ -394,7 +395,7 @@ class SparseClassifier:
         self._go(penalty, working, new - old, b - self.b)
 
     def _solve_on_rows(
-        self, rows: BorderedRows, curvature: F64, penalty: Penalty, working: I64, gap: float
+        self, rows: Design, curvature: F64, penalty: Penalty, working: I64, gap: float
     ) -> tuple[F64, float, F64] | None:
         """Return a step of the columns, of the intercept and of the margins, by a Gram matrix.
 

@@ -23,10 +23,11 @@ from scipy.special import logsumexp, softmax
 from elasticml.algorithms.linear.column_matrix import unweighted_columns
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.duality import Dual, lower_bound
+from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.gram_descent import descend
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.algorithms.linear.prox_newton import line_search
 from elasticml.algorithms.linear.softmax_objective import balanced
-from elasticml.algorithms.linear.working_sets import SparseFit
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
 from elasticml.objectives.penalty_kernels import Penalty
@@ -57,18 +58,14 @@ class SparseSoftmax:
         Each row's class, numbered from 0.
     weights : ndarray (n,), optional
         None for ones.
-    classes : int
-        Number of classes.
-    intercept : bool
-        Whether there are unpenalised intercepts.
+    problem : Problem
+        Its intercepts, if it has any, are not penalised.
     """
 
     takes_all = False
 
-    def __init__(
-        self, X: Any, codes: I64, weights: F64 | None, *, classes: int, intercept: bool
-    ) -> None:
-        n = int(X.shape[0])
+    def __init__(self, X: Any, codes: I64, weights: F64 | None, problem: Problem) -> None:
+        n, classes, intercept = int(X.shape[0]), problem.classes, problem.intercept is not None
         self._columns, self._shifts, norms = unweighted_columns(X, weights, intercept=intercept)
         self._codes, self._has_intercept = codes, intercept
         self._s = np.ones(n) if weights is None else weights
@@ -99,7 +96,7 @@ class SparseSoftmax:
         self._z = self._along(self.W) + self.b
         self.value = self._at(self._z)
 
-    def solve(self, penalty: Penalty, gap: float, turns: int) -> SparseFit:
+    def solve(self, penalty: Penalty, gap: float, turns: int) -> Fit:
         """Run at most ``turns`` iterations, until the gap is at most ``gap``."""
         of_zero = float(self._s.sum()) * math.log(len(self.b))
         if not self.value + penalty.of(self.w) <= of_zero:
@@ -108,12 +105,12 @@ class SparseSoftmax:
         self.is_measurable, self.patience = True, 1
         return solve_working_sets(self, penalty, gap, turns)
 
-    def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
+    def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
         """Return the model with its certificate."""
         b = self.b - self.W @ self._shifts
         # A shift common to all classes changes no probability.
         b -= b.mean()
-        return SparseFit(w=self.W.copy(), b=b, gap=gap, steps=steps, converged=converged)
+        return Fit(w=self.W.copy(), b=b, gap=gap, steps=steps, converged=converged)
 
     def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Return the objective, and the bound from the model's probabilities, made feasible."""

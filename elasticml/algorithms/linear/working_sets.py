@@ -15,13 +15,13 @@ sets by the distance from the constraint.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear.duality import Dual
+from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.newton import ROUNDED
 from elasticml.arrays import F64, I64
 from elasticml.objectives.penalty_kernels import Penalty
@@ -30,20 +30,6 @@ from elasticml.objectives.penalty_kernels import Penalty
 FIRST: Final = 50
 #: Accuracy of a working set's problem, as a share of the gap over all coordinates.
 INNER: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseFit:
-    """A model with its certificate."""
-
-    #: (d,), or (n_models, d) with an intercept for each in ``b``.
-    w: F64
-    gap: float
-    #: Newton steps, or sweeps over working sets.
-    steps: int
-    b: Any = 0.0
-    #: The gap is at most the requested one, or rounding of the objective.
-    converged: bool = True
 
 
 def screen(a1: float, dual: Dual, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:
@@ -125,12 +111,12 @@ class Inner(Protocol):
         """
         ...
 
-    def fit(self, gap: float, steps: int, *, converged: bool) -> SparseFit:
+    def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
         """Return the model with its certificate."""
         ...
 
 
-def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> SparseFit:
+def solve(inner: Inner, penalty: Penalty, goal: float, steps: int) -> Fit:
     """Take at most ``steps`` steps, until the gap is at most ``goal`` or rounding.
 
     With a penalty of a user every working set has all coordinates.

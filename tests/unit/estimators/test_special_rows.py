@@ -187,6 +187,15 @@ def test_without_a_penalty_there_is_no_certificate():
 
 
 @OF_CLASSES
+def test_separable_rows_without_a_penalty_have_no_minimum(name):
+    y = CLASSES[name]()[1]
+    model = em.LogisticRegression(C=np.inf, max_iter=15)
+    with pytest.warns(ConvergenceWarning, match="no finite minimiser"):
+        model.fit(3.0 * np.eye(3)[y], y)
+    assert np.abs(model.coef_).max() < 1e3
+
+
+@OF_CLASSES
 def test_separable_rows_and_hardly_any_penalty_end_certified(name):
     X, y = CLASSES[name]()
     X = np.hstack([X, 3.0 * np.eye(3)[y]])  # the label itself

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 
 import elasticml as em
 from elasticml.algorithms.linear import interior_point
+from elasticml.algorithms.linear.design import Design
 from elasticml.algorithms.linear.dual_descent import DualDescent, memory_rows
-from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.algorithms.parallel import Serial
 
 
@@ -31,11 +32,14 @@ def objective(X, y, s, strength, constant, w):
     return float(s @ room) + 0.5 * strength * float(w @ w)
 
 
-def descent(X, y, weights, *, loss="hinge", strength, constant=None):
-    return DualDescent(
-        memory_rows(X), X.shape[1], y, weights,
-        loss=loss, strength=strength, constant=constant, seed=3,
-    )  # fmt: skip
+def problem(y, weights, *, loss="hinge", strength, constant=None):
+    l2 = strength / float(len(y) if weights is None else weights.sum())
+    of_all = {"is_free": False, "gap": 0.0, "rounds": 0, "method": "dual", "seed": 3}
+    return Problem(loss=loss, l2=l2, intercept=constant, **of_all)
+
+
+def descent(X, y, weights, **settings):
+    return DualDescent(memory_rows(X), X.shape[1], y, weights, problem(y, weights, **settings))
 
 
 @pytest.mark.parametrize("strength", [10.0, 1.0, 0.01])
@@ -48,12 +52,13 @@ def test_the_interior_point_is_within_the_bounds_of_coordinate_descent(
     X, y = rows()
     s = np.random.default_rng(1).random(len(y)) + 0.1 if weighted else np.ones(len(y))
     settings = {"strength": strength, "constant": constant}
+    weights = s if weighted else None
     method = interior_point.InteriorPoint(
-        RowBlocks(layout(X), Serial()), y, s if weighted else None, **settings
+        Design(layout(X), Serial()), y, weights, problem(y, weights, **settings)
     )
     fit = method.solve(1e-9 * len(y), np.zeros(bordered(X, constant).shape[1]))
     assert 0.0 <= fit.gap <= 1e-9 * len(y)
-    other = descent(X, y, s if weighted else None, **settings).solve(1e-6 * len(y), 20_000)
+    other = descent(X, y, weights, **settings).solve(1e-6 * len(y), 20_000)
     value, high = (objective(X, y, s, strength, constant, f.w) for f in (fit, other))
     assert high - other.gap <= value * (1.0 + 1e-12)
     assert value - fit.gap <= high
@@ -81,7 +86,7 @@ def test_a_mean_of_former_models_certifies_noisy_rows_earlier():
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(2000, 20))
         y = np.where(X @ rng.normal(size=20) + 3.0 * rng.normal(size=2000) > 0.0, 1.0, -1.0)
-        passes += descent(X, y, None, strength=1.0).solve(2.0, 1000).passes
+        passes += descent(X, y, None, strength=1.0).solve(2.0, 1000).steps
     assert passes <= 320
 
 
@@ -116,7 +121,7 @@ def test_the_interior_point_reaches_the_gap_whatever_the_weights(scale, spread):
     s = scale * np.exp(spread * np.random.default_rng(2).standard_normal(len(y)))
     for C in (1.0, 100.0):
         method = interior_point.InteriorPoint(
-            RowBlocks(X, Serial()), y, s, strength=scale / C, constant=None
+            Design(X, Serial()), y, s, problem(y, s, strength=scale / C)
         )
         fit = method.solve(1e-6 * s.sum(), np.zeros(X.shape[1]))
         assert fit.gap <= 1e-6 * s.sum()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from elasticml.algorithms.linear import softmax_objective
+from elasticml.algorithms.linear.design import Design
 from elasticml.algorithms.linear.linear_objective import LinearObjective
 from elasticml.algorithms.linear.newton import EARLY_PRODUCTS, minimise
-from elasticml.algorithms.linear.row_blocks import RowBlocks
+from elasticml.algorithms.linear.problem import Problem
 from elasticml.algorithms.linear.softmax_objective import SoftmaxObjective
 from elasticml.algorithms.parallel import Serial
 
 SEARCHED = ["squared_hinge", "logistic"]
+of = partial(Problem, gap=0.0, rounds=0, method="newton")
 
 
 def separable(n_rows=1500, categories=5, features=20):
@@ -40,10 +44,8 @@ def objective(l2, data=separable, *, weights=None, loss="squared_hinge", is_free
     X, y = data(**of_data)
     if weights is not None:
         weights = weights(len(y))
-    return LinearObjective(
-        RowBlocks(X, Serial()), y, weights,
-        loss=loss, l2=l2, intercept_scaling=1.5, is_free=is_free,
-    )  # fmt: skip
+    problem = of(loss=loss, l2=l2, intercept=1.5, is_free=is_free)
+    return LinearObjective(Design(X, Serial()), y, weights, problem)
 
 
 def of_classes(*, intercept=True, is_sparse=False):
@@ -52,8 +54,10 @@ def of_classes(*, intercept=True, is_sparse=False):
     X = (rng.standard_normal((900, 5)) + np.array([0.0, 0.0, 1.0, 2.0, 3.0])) * sizes
     margins = (X / sizes) @ rng.standard_normal((5, 3))
     codes = (margins + rng.gumbel(size=margins.shape)).argmax(axis=1)
-    rows = RowBlocks(sp.csr_matrix(X) if is_sparse else X, Serial())
-    return SoftmaxObjective(rows, codes, None, classes=3, l2=1e-3, intercept=intercept)
+    rows = Design(sp.csr_matrix(X) if is_sparse else X, Serial())
+    constant = 1.0 if intercept else None
+    problem = of(loss="logistic", l2=1e-3, classes=3, intercept=constant)
+    return SoftmaxObjective(rows, codes, None, problem)
 
 
 def some_weights(n):
@@ -67,49 +71,52 @@ def test_large_columns_are_certified_in_few_steps(monkeypatch, intercept, most, 
     """A gradient of 1e-12 in a column of 1e6 left a gap of thousands: hundreds of products."""
     monkeypatch.setattr(softmax_objective, "BLOCK_MAX", most)
     function = of_classes(intercept=intercept, is_sparse=is_sparse)
-    found = function.minimum(function.zero(), gap=1e-8, steps=15)
+    found = minimise(function, function.zero(), gap=1e-8, steps=15)
     assert found.converged
-    assert 0.0 <= found.point.gap <= 1e-8
+    assert 0.0 <= found.gap <= 1e-8
 
 
 @pytest.mark.parametrize("l2", [1e-4, 1e-6])
 @pytest.mark.parametrize("products", [0.0, np.inf], ids=["factored", "conjugate gradients"])
-def test_few_steps_suffice_on_separable_rows(l2, products):
+def test_few_steps_suffice_on_separable_rows(monkeypatch, l2, products):
     """A trust region does not end within 2,000 steps at the smaller penalty."""
     function = objective(l2)
-    factors = {"hessian": function.hessian, "hessian_products": products}
-    fit = minimise(function, function.zero(), gap=1e-9, steps=200, **factors)
+    monkeypatch.setattr(function, "_hessian_products", lambda slopes: products)
+    fit = minimise(function, function.zero(), gap=1e-9, steps=200)
     assert fit.converged
-    assert fit.point.gap <= 1e-9
+    assert fit.gap <= 1e-9
 
 
 @pytest.mark.parametrize("loss", SEARCHED)
 @pytest.mark.parametrize("is_free", [False, True])
-def test_factors_and_scaled_coordinates_find_the_same_minimum(loss, is_free):
+def test_factors_and_scaled_coordinates_find_the_same_minimum(monkeypatch, loss, is_free):
     function = objective(1e-6, unequal, loss=loss, is_free=is_free)
 
     def indefinite(w):
         return -np.eye(w.size)
 
     values = []
-    for hessian in (None, function.hessian, indefinite):
-        fit = minimise(function, function.zero(), gap=1e-10, steps=300, hessian=hessian)
+    for products, hessian in ((np.inf, None), (0.0, function.hessian), (0.0, indefinite)):
+        monkeypatch.setattr(function, "_hessian_products", lambda slopes, cost=products: cost)
+        monkeypatch.setattr(function, "hessian", hessian)
+        fit = minimise(function, function.zero(), gap=1e-10, steps=300)
         assert fit.converged
-        assert fit.point.gap <= 1e-10
-        values.append(fit.point.value)
+        assert fit.gap <= 1e-10
+        values.append(function.at(fit.w).value)
     np.testing.assert_allclose(values, values[0], atol=2e-9)
 
 
 @pytest.mark.parametrize("is_free", [False, True])
-def test_factors_before_the_first_step_lead_to_the_same_minimum(is_free):
+def test_factors_before_the_first_step_lead_to_the_same_minimum(monkeypatch, is_free):
     function = objective(1e-6, loss="logistic", is_free=is_free, n_rows=4000, categories=2)
-    assert function.hessian_products() < EARLY_PRODUCTS
+    assert function.at(function.zero()).hessian_products < EARLY_PRODUCTS
+    factored = minimise(function, function.zero(), gap=1e-9, steps=100)
+    monkeypatch.setattr(function, "_hessian_products", lambda slopes: np.inf)
     plain = minimise(function, function.zero(), gap=1e-9, steps=100)
-    factored = function.minimum(function.zero(), gap=1e-9, steps=100)
     assert plain.converged
     assert factored.converged
     assert factored.steps <= plain.steps
-    assert abs(plain.point.value - factored.point.value) <= 2e-9
+    assert abs(function.at(plain.w).value - function.at(factored.w).value) <= 2e-9
 
 
 @pytest.mark.parametrize("loss", SEARCHED)
@@ -119,16 +126,16 @@ def test_a_step_certifies_its_end(loss, is_free):
     function = objective(1e-4, weights=some_weights, loss=loss, is_free=is_free)
     least = minimise(function, function.zero(), gap=1e-10, steps=200)
     assert least.converged
-    rng = np.random.default_rng(4)
+    value, rng = function.at(least.w).value, np.random.default_rng(4)
     for length in (0.1, 1.0, 10.0):
         for spread in (0.0, 0.01, 1.0):
-            start = function.at(least.point.w + spread * rng.standard_normal(function.n_model))
+            start = function.at(least.w + spread * rng.standard_normal(function.n_model))
             step = np.linalg.solve(function.hessian(start.w), -length * start.gradient)
             end = start.minimum_along(step + 0.01 * spread * rng.standard_normal(step.size), True)
-            assert end.value - end.gap <= least.point.value + 1e-12
+            assert end.value - end.gap <= value + 1e-12
     function = objective(1e-7, loss=loss, is_free=is_free)
     least = minimise(function, function.zero(), gap=1e-9, steps=200)
-    start = function.at(least.point.w + 0.03 * rng.standard_normal(function.n_model))
+    start = function.at(least.w + 0.03 * rng.standard_normal(function.n_model))
     step = np.linalg.solve(function.hessian(start.w), -start.gradient)
     end = start.minimum_along(step, True)
     assert end.gap < 0.1 * function.at(end.w).gap
