@@ -100,28 +100,16 @@ def fit(observed: Sequence[Observed]) -> CostModel:
     return CostModel(outer_s=outer_s, inner_s=inner_s, theta=theta, rho=rho)
 
 
-def best_inner(
-    model: CostModel, choices: Sequence[float], measured: Mapping[float, float], most: float
-) -> float:
-    """Return the choice with the most decades per second; of equals the smallest.
+def rate_of(inner: float, model: CostModel, measured: Mapping[float, Observed]) -> float:
+    """Return the decades per second with a value: as measured where it was tried.
 
-    Parameters
-    ----------
-    measured : mapping of float to float
-        Decades per round of the values already tried; they take precedence over the fit.
-    most : float
-        Larger choices are excluded, except the smallest of all.
+    Passes end early once the members' problems are solved, so that a round with many of them may
+    take less time than the model says.
     """
-
-    def rate(inner: float) -> float:
-        decades = measured.get(inner)
-        seconds = model.seconds(inner)
-        if decades is None or seconds <= 0.0:
-            return model.rate(inner)
-        return max(decades, 0.0) / seconds
-
-    least = min(choices)
-    return max((c for c in choices if c <= max(most, least)), key=lambda c: (rate(c), -c))
+    tried = measured.get(inner)
+    if tried is None or tried.seconds <= 0.0:
+        return model.rate(inner)
+    return max(tried.decades, 0.0) / tried.seconds
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
@@ -242,12 +230,11 @@ class ChooseInnerIterations(PolicyOptions):
             self._fade(now.decades / former.decades)
         self._observed[value] = now
         model = fit([*self._observed.values()])
-        measured = {inner: o.decades for inner, o in self._observed.items()}
-        best = best_inner(model, self.choices, measured, REACH * max(self._observed))
-        if model.seconds(value) <= 0.0 or model.seconds(best) <= 0.0:
-            return []
-        decades = measured.get(best, model.decades(best))
-        gain = decades / model.seconds(best) / (now.decades / model.seconds(value))
+        rates = {c: rate_of(c, model, self._observed) for c in (value, *self.choices)}
+        most = max(REACH * max(self._observed), self.choices[0])
+        # Of equals the smallest.
+        best = max((c for c in self.choices if c <= most), key=lambda c: (rates[c], -c))
+        gain = rates[best] / rates[value] if rates[value] > 0.0 else 0.0
         if best == value or gain <= self.hysteresis:
             return []
         faded = extrapolated_slope(seen, self.window, "rounds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 
 import pytest
 
@@ -39,9 +40,9 @@ def test_constants_are_fitted_from_two_values_or_more(inners, certificates_s):
 # --- passes chosen with the model -----------------------------------------------------------------
 
 
-def modelled(policy, model: CostModel, **more) -> PolicyWorld:
+def modelled(policy, model: CostModel, most: float = math.inf, **more) -> PolicyWorld:
     """Rounds with the cost and progress of the model, of two members that take 0.1 s a pass."""
-    passes = lambda tuned: tuned.get("local_epochs", policy.start)  # noqa: E731
+    passes = lambda tuned: min(tuned.get("local_epochs", policy.start), most)  # noqa: E731
     return PolicyWorld(
         [policy],
         {0: 2e-4, 1: 2e-4},
@@ -87,6 +88,16 @@ def test_the_fastest_value_is_found_and_kept(model, settings, more):
     n_decisions = len(world.suggestions)
     world.play(40)
     assert len(world.suggestions) == n_decisions
+
+
+@pytest.mark.parametrize(("outer_s", "theta", "rho"), [(0.02, 0.1, 0.9), (0.3, 0.1, 0.3)])
+def test_passes_that_end_early_count_with_the_time_that_they_take(outer_s, theta, rho):
+    """A round makes two passes at most, as one whose members' problems are solved by then."""
+    model = CostModel(outer_s=outer_s, inner_s=0.1, theta=theta, rho=rho)
+    world = modelled(ChooseInnerIterations(), model, most=2.0)
+    world.play(90)
+    found = min(world.tuned.get("local_epochs", 1.0), 2.0)
+    assert model.rate(found) >= max(map(model.rate, (1.0, 2.0))) / 1.1
 
 
 @pytest.mark.parametrize(("outer_s", "theta", "expected"), [(0.005, 0.5, []), (0.3, 0.0, [4, 1])])
