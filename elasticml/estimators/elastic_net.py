@@ -25,8 +25,8 @@ class ElasticNet(LinearRegressor):
     """Fit a linear regression with an L1 and an L2 penalty, and certify how good the fit is.
 
     Minimises ``1/(2 S) sum_i s_i (y_i - w.x_i - b)^2 + alpha l1_ratio |w|_1
-    + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and an unpenalised intercept b, with
-    gap-safe screening: in this process on working sets of columns, or as a job on
+    + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and an unpenalised intercept b: in
+    this process on working sets of columns with gap-safe screening, or as a job on
     column-partitioned data.
 
     Parameters

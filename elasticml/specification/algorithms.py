@@ -717,7 +717,7 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     By default the loss is ``(y_i - w.x_i - b)^2 / 2``: the lasso and the elastic net. Data are
     partitioned by columns: ``em.from_arrays(X, y, by="columns")``. Members improve the coefficients
     of their columns by coordinate descent with soft thresholding; the driver adds their updates,
-    scaled by a line search. Gap-safe screening removes columns that are zero in every solution.
+    scaled by a line search.
 
     Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data. Any
     other loss is replaced by its quadratic model in every round.
@@ -752,8 +752,6 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     gap_every: Count | Literal["auto"] = "auto"
     #: Always none: no member has whole rows.
     offset: Offset = None
-    #: Gap-safe screening of columns.
-    screen: bool = True
     #: If the model is small, gather its columns on the driver and finish there.
     gather: bool = True
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same. By default 1e-4
@@ -808,11 +806,6 @@ class PrimalCoCoA(_Seeded, _WithLoss, _Certified):
     def certifies_gap(self) -> bool:
         """Whether the penalty has a conjugate."""
         return penalties.has_conjugate(self.penalty_terms)
-
-    @property
-    def screens(self) -> bool:
-        """Whether columns may be screened: that is known of L1 alone."""
-        return self.screen and self.penalty is None
 
     @property
     def gathers(self) -> bool:

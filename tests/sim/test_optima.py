@@ -136,7 +136,7 @@ def test_a_sparse_model_is_optimal_whenever_the_owner_of_columns_is_killed(
     faults += [{"round": at + 1, "return": 1}]
     y = TARGET if loss == "squared" else CLASSES
     result = fitted(
-        em.PrimalCoCoA(loss=loss, l1=L1, gather=gathers, tolerance=1e-9),
+        em.PrimalCoCoA(loss=loss, l1=L1, gather=gathers, tolerance=5e-10),
         em.from_arrays(WIDE, y, by="columns"),
         faults,
         size=8192,

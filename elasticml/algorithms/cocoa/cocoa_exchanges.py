@@ -26,8 +26,8 @@ shares; with ``sigma`` it is that number.
     the sum of the rows' contributions to the duality gap, each as it was visited, which predicts
     the next certificate (NaN: not known); ``unset`` (), rows that could not take part because their
     chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU; ``groups`` (), groups
-    of all members; ``dampings`` (), the sum of their dampings; ``discarded`` (), their passes (on a
-    GPU, sub-epochs) that were undone: see :mod:`elasticml.algorithms.cocoa.solver_groups`.
+    of all members; ``dampings`` (), the sum of their dampings; ``discarded`` (),
+    their sub-epochs on GPUs that were undone: see :mod:`elasticml.algorithms.cocoa.damping`.
 ``certify``
     Broadcast: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state
     gets its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a
@@ -59,20 +59,18 @@ every exchange that centres.
     one everywhere, and the ``weight`` S of all examples. Every member descends on
     ``sigma'/2 dw.A'HA dw - residual.A dw`` plus S times its coefficients' penalty, with the
     curvatures H, columns A centred by them with ``centred``, and sigma' the larger of 1 and
-    ``damping`` times the number of members. With ``radius`` above 0 a column is screened, that is
-    left out for good, if its distance from its constraint at the last certificate's residual, times
-    ``share``, is more than the radius allows at the loss's ``smoothness``. Returned: ``dv`` (n,),
-    the change ``A dw``; ``sizes`` (2,), the sum of ``p(w_j)``, see
-    :mod:`elasticml.objectives.penalties`, and its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``;
-    ``visited`` (), visited columns; ``alive`` (), columns not screened; ``partitions`` (), members;
-    ``unset`` (), columns that could not take part because their chunk's serial is not ``settle``.
+    ``damping`` times the number of members. Returned: ``dv`` (n,), the change ``A dw``; ``sizes``
+    (2,), the sum of ``p(w_j)``, see :mod:`elasticml.objectives.penalties`, and its change;
+    ``inner`` (2,), ``w.dw`` and ``|dw|^2``; ``visited`` (), visited columns; ``partitions`` (),
+    members; ``unset`` (), columns that could not take part because their chunk's serial is not
+    ``settle``.
 ``certify``
     Broadcast: ``residual`` (n,), and the model ``coef`` (d,), from which chunks without recent
     coefficients are filled; it is always sent because only members find out that some are lost. If
     the driver has found a better model, ``taken`` (d,), every chunk takes that. Returned: ``image``
-    (n,), ``X w``; ``coef`` (d,); ``slopes`` (d,), products of the columns not screened with the
-    residual; ``unset`` (), columns whose coefficients differ from those of the residual; with
-    ``parts`` true also ``here`` (d,), 1 for each column, and ``former`` (n,), ``X coef``.
+    (n,), ``X w``; ``coef`` (d,); ``slopes`` (d,), products of the columns with the residual;
+    ``unset`` (), columns whose coefficients differ from those of the residual; with ``parts`` true
+    also ``here`` (d,), 1 for each column, and ``former`` (n,), ``X coef``.
 ``gather``
     Broadcast: ``wanted`` (m,), numbers of columns. Returned: ``columns`` (m, n), as stored, and
     ``found`` (m,), 1 for each column that a member has. It has no serial.

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa import sweep_kernels
 from elasticml.algorithms.cocoa.coordinates import Coordinates
@@ -31,22 +30,12 @@ COEFS: Final = Coordinates("coef")
 #: float64 (n_rows,): squared norms and means of the columns.
 NORMS: Final = "norms"
 MEANS: Final = "means"
-#: float64 (n_rows,): products with the residual of the last certificate.
-SLOPES: Final = "slopes"
-#: uint8 (n_rows,): 0 where screening has excluded the column from every solution.
-ALIVE: Final = "alive"
 
 
 def mean_penalty(settings: PrimalCoCoA) -> Penalty:
     """Return the penalty in the mean form of a job's objective."""
     l1 = settings.l1 if settings.penalty is None else 1.0
     return make_penalty(l1, settings.l2, settings.penalty_terms)
-
-
-def note(chunk: Chunk, **arrays: NDArray[np.float64] | NDArray[np.uint8]) -> None:
-    """Replace some of a chunk's state arrays."""
-    chunk.state |= arrays
-    chunk.state_version += 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,25 +87,20 @@ class ColumnBlock:
             numbers=chunk.labels[features].astype(np.int64),
         )
 
-    def alive(self) -> I64:
-        """Return the features that screening has not excluded."""
-        alive: I64 = self.features[self.chunk.state[ALIVE][self.features] != 0]
-        return alive
-
     def own(self, whole: F64) -> F64:
         """Return this chunk's entries of an array (d,), as (n_rows,)."""
         part = np.zeros(self.chunk.n_rows)
         part[self.features] = whole[self.numbers]
         return part
 
-    def correlations(self, features: I64, r: F64, along_root: float) -> F64:
+    def correlations(self, r: F64, along_root: float) -> F64:
         """Return products of the centred columns with ``r``; ``along_root`` is ``r.root``."""
-        out = np.empty(features.size)
+        out, some = np.empty(self.features.size), self.features
         coordinate_descent_kernels.correlate(
-            features, self.place, r.size, sweep_kernels.NO_GRAMS, r, out
+            some, self.place, r.size, sweep_kernels.NO_GRAMS, r, out
         )
-        out -= self.chunk.state[MEANS][features] * along_root
-        out[self.chunk.state[NORMS][features] == 0.0] = 0.0
+        out -= self.chunk.state[MEANS][some] * along_root
+        out[self.chunk.state[NORMS][some] == 0.0] = 0.0
         return out
 
     def weighted(self, hessian: DiagonalHessian, *, centred: bool) -> WeightedColumns:
@@ -133,7 +117,7 @@ class ColumnBlock:
         if hessian.h is None:
             return columns
         columns = columns._replace(means=columns.means.copy(), norms=columns.norms.copy())
-        sweep_kernels.weigh(self.alive(), columns, centred, FLAT)
+        sweep_kernels.weigh(self.features, columns, centred, FLAT)
         return columns
 
 
@@ -154,8 +138,7 @@ def begin(chunk: Chunk, root: F64, *, centred: bool) -> None:
     for _ in range(1 + centred):  # the second time about the mean
         norms[block.features] = 1.0
         sweep_kernels.weigh(block.features, columns, centred, FLAT)
-    is_alive = (chunk.labels >= 0.0).astype(np.uint8)
-    chunk.state = {NORMS: norms, MEANS: means, SLOPES: np.zeros(n), ALIVE: is_alive}
+    chunk.state = {NORMS: norms, MEANS: means}
     chunk.state_version += 1
 
 
@@ -175,4 +158,4 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
             columns = block.weighted(DiagonalHessian(root=one, h=h), centred=True)
             penalty = Penalty(a1=0.5, a2=0.0)
             sweep_kernels.sweep(block.features, columns, penalty, w, r, 0.0)
-        block.correlations(block.features, r, 1.0)
+        block.correlations(r, 1.0)

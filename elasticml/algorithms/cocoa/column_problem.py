@@ -45,12 +45,18 @@ FLAT_ENOUGH: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarginProblem:
-    """``sum_i s_i loss(z_i, y_i)`` of any smooth loss; s_i is sample weight times class weight."""
+class Problem:
+    """``sum_i s_i loss(z_i, y_i)`` of any smooth loss; s_i is sample weight times class weight.
+
+    The intercept of the squared loss needs no search: it is the mean of the targets, which are
+    centred, as the columns are.
+    """
 
     loss: MarginLoss
     #: (n,) -1 and +1; in regression numbers.
     targets: F64
+    #: What was subtracted from the targets.
+    mean: float
     #: (n,) square roots of the sample weights, and their inverses or 0; None if all are one.
     root: F64 | None
     inverse: F64 | None
@@ -58,6 +64,7 @@ class MarginProblem:
     weights: F64 | None
     #: (2,) the labels, ascending; None in regression.
     classes: F64 | None
+    #: It is free, and part of the margins.
     has_intercept: bool
     #: S, the sum of the weights, and the largest curvature of the loss over all examples.
     total: float
@@ -73,7 +80,7 @@ class MarginProblem:
         *,
         class_weight: ClassWeight,
         intercept: bool,
-    ) -> MarginProblem:
+    ) -> Problem:
         """Make the problem from raw labels (n,) and the penalty of the mean.
 
         Raises
@@ -93,26 +100,39 @@ class MarginProblem:
             positive = float(classes[1])
         else:
             check_targets(loss.name, loss.terms.domain(), labels[here])
+        inverse = None
+        if root is not None:
+            inverse = np.divide(1.0, root, out=np.zeros(root.size), where=root > 0.0)
         made = Targets(positive=positive, of_class=of_class)
         weights = made.weights(labels, None if root is None else root * root)
         total = float(labels.size if weights is None else weights.sum())
-        return MarginProblem(
+        targets, mean = made.of(labels), 0.0
+        if loss.name == "squared" and intercept:
+            mean = float(np.average(targets, weights=weights))
+            targets = targets - mean
+        return Problem(
             loss=loss,
-            targets=made.of(labels),
+            targets=targets,
+            mean=mean,
             root=root,
-            inverse=inverses(root),
+            inverse=inverse,
             weights=weights,
             classes=classes,
-            has_intercept=intercept,
+            has_intercept=intercept and loss.name != "squared",
             total=total,
             smoothness=loss.smoothness * max((of_class or {}).values(), default=1.0),
             penalty=penalty.times(total),
         )
 
     @property
+    def is_squared(self) -> bool:
+        """Whether the loss is its own quadratic model."""
+        return self.loss.name == "squared"
+
+    @property
     def scale(self) -> float:
-        """The norm of margins that are all one, against which differences are compared."""
-        return float(np.sqrt(self.total))
+        """The norm against which margins are compared: the targets', or that of ones."""
+        return float(np.linalg.norm(self._y) if self.is_squared else np.sqrt(self.total))
 
     @property
     def roots(self) -> dict[str, F64]:
@@ -124,7 +144,7 @@ class MarginProblem:
     def with_intercept(self, image: F64) -> tuple[F64, float]:
         """Return margins with the best free intercept, found by Newton steps, and the intercept."""
         if not self.has_intercept:
-            return image, 0.0
+            return image, self.mean
         plain = np.array(self._plain(image))
         b = best_intercept(self.loss, plain, self.targets, self.weights, 0.0, is_free=True)[0]
         return image + (b if self.root is None else b * self.root), b
@@ -143,13 +163,20 @@ class MarginProblem:
         factors = dual_point(self.loss, slopes, *rows, balanced=self.has_intercept)[1]
         return self._plain(factors)
 
-    def curvature(self, z: F64) -> F64:
-        """Return the loss's curvatures, bounded away from zero."""
+    def curvature(self, z: F64) -> F64 | None:
+        """Return the loss's curvatures, bounded away from zero; None if all are one."""
+        if self.is_squared:
+            return None
         plain = self._plain(z)
         slopes = np.empty(z.size)
         self._value(plain, slopes)
         curvatures = safe_curvature(self.loss, plain, self.targets, self.weights, slopes)
         return curvatures if self.inverse is None else curvatures * self.inverse**2
+
+    @property
+    def _y(self) -> F64:
+        """The targets times the square roots of the weights."""
+        return self.targets if self.root is None else self.targets * self.root
 
     def _plain(self, z: F64) -> F64:
         """Return margins without the square roots of the weights."""
@@ -174,6 +201,8 @@ class MarginProblem:
         slopes : ndarray (d,)
             ``X.T @ r`` up to an error of ``slack`` (d,) to either side.
         """
+        if self.is_squared:  # any residual is a dual point, at its best scale
+            return lower_bound_of_residual(self.penalty, w, r, self._y, slopes, slack=slack)
         slopes_of_rows = -r if self.root is None else -r * self.root
         # Division by the weights may round beyond the feasible interval.
         alpha = dual_point(self.loss, slopes_of_rows, self.targets, self.weights, balanced=False)[0]
@@ -229,96 +258,6 @@ class MarginProblem:
 
     def _curvature(self, plain: F64, along: F64) -> float:
         return self.loss.curvature_along(plain, along, self.targets, self.weights)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SquaredProblem:
-    """``1/2 |y - z|^2`` over weighted, centred examples; methods as of :class:`MarginProblem`."""
-
-    #: (n,), weighted and centred.
-    y: F64
-    y_mean: float
-    #: (n,) square roots of the weights; None if all are one.
-    root: F64 | None
-    #: S, the sum of the weights.
-    total: float
-    penalty: Penalty
-    smoothness: float = 1.0
-    classes: F64 | None = None
-
-    @staticmethod
-    def of(y: F64, root: F64 | None, penalty: Penalty, *, centred: bool) -> SquaredProblem:
-        """Make the problem from raw targets (n,) and the penalty of the mean."""
-        y = y if root is None else y * root
-        total = float(y.size if root is None else root @ root)
-        mean = 0.0
-        if centred:
-            mean = float(y.sum() if root is None else root @ y) / total
-            y = y - (mean if root is None else mean * root)
-        return SquaredProblem(
-            y=y,
-            y_mean=mean,
-            root=root,
-            total=total,
-            penalty=penalty.times(total),
-        )
-
-    @property
-    def scale(self) -> float:
-        """The targets' norm."""
-        return float(np.linalg.norm(self.y))
-
-    @property
-    def roots(self) -> dict[str, F64]:
-        """The arrays of the weights in an exchange."""
-        return {} if self.root is None else {"root": self.root}
-
-    def with_intercept(self, image: F64) -> tuple[F64, float]:
-        """Return the image: centring has already fitted the intercept."""
-        return image, self.y_mean
-
-    def residual(self, z: F64) -> F64:
-        """Return the targets minus the predictions."""
-        return self.y - z
-
-    def dual_residual(self, z: F64) -> F64:
-        """Return the residual: any residual gives a lower bound."""
-        return self.y - z
-
-    def curvature(self, z: F64) -> None:
-        """Return None: all curvatures are one."""
-
-    def primal(self, w: F64, z: F64) -> float:
-        """Return the objective of a model and its predictions."""
-        r = self.y - z
-        return 0.5 * float(r @ r) + self.penalty.of(w)
-
-    def search(self, z: F64, dz: F64, penalty: LineModel, size: float) -> Step:
-        """Find the parabola's lowest point."""
-        r = self.y - z
-        along = LineModel(
-            slope=float(r @ dz) + penalty.slope, curvature=float(dz @ dz) + penalty.curvature
-        )
-        # The gap falls with the step's length, the objective with its square: rounding of the
-        # objective hides steps that still matter to the gap.
-        noise = NOISE * (float(r @ r) + size)
-        if max(abs(along.slope), along.curvature) <= noise:
-            return Step(along=LineModel(slope=1.0, curvature=1.0), length=1.0)
-        return Step(along=along, length=1.0 if along.best >= WHOLE else max(along.best, 0.0))
-
-    def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
-        """Return the lower bound that a residual and any model give."""
-        return lower_bound_of_residual(self.penalty, w, r, self.y, slopes, slack=slack)
-
-
-Problem = SquaredProblem | MarginProblem
-
-
-def inverses(root: F64 | None) -> F64 | None:
-    """Return the inverses of square roots of weights, and 0 for a weight of 0."""
-    if root is None:
-        return None
-    return np.divide(1.0, root, out=np.zeros(root.size), where=root > 0.0)
 
 
 def two_classes_of(loss: str, labels: F64, root: F64 | None) -> F64:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,17 +10,15 @@ import numpy as np
 from elasticml.algorithms.base import Arrays, Operation, Parallel, Work, operation_of
 from elasticml.algorithms.cocoa import cocoa_exchanges, column_blocks
 from elasticml.algorithms.cocoa.column_blocks import (
-    ALIVE,
     COEFS,
     MEANS,
     NORMS,
-    SLOPES,
     ColumnBlock,
     DiagonalHessian,
     mean_penalty,
 )
 from elasticml.algorithms.cocoa.coordinates import Settling
-from elasticml.algorithms.cocoa.local_descent import LocalDescent
+from elasticml.algorithms.cocoa.local_descent import LocalDescent, Part
 from elasticml.algorithms.parallel import runs
 from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
@@ -99,45 +96,36 @@ class PrimalCocoaSolver:
         residual, root = np.array(work.model["residual"]), self._root(work)
         exchange = Settling.of(work)
         up_to_date = [chunk for chunk in chunks if COEFS.settle(chunk, exchange, _moved)]
-        if float(work.parameters["radius"]) > 0.0:
-            for chunk in up_to_date:
-                self._screen(work, chunk)
         sigma = max(1.0, float(work.parameters["damping"]) * work.members)
         h = work.model.get("curvature")
         hessian = DiagonalHessian(root=root, h=None if h is None else np.array(h))
-        blocks = {chunk.id: self._blocks[chunk.id] for chunk in up_to_date}
-        centred = bool(work.parameters["centred"])
-        descent = LocalDescent(
-            blocks=list(blocks.values()),
-            coefs={chunk.id: COEFS.values(chunk).copy() for chunk in up_to_date},
-            columns={
-                c.id: blocks[c.id].weighted(hessian, centred=centred)
-                for c in stream_chunks(up_to_date)
-            },
-            u=residual / sigma,
-            hessian=hessian,
-            penalty=self._penalty(work, sigma),
-        )
-        descent.clear_screened()
+        blocks, centred = self._blocks, bool(work.parameters["centred"])
+        parts = [
+            Part(
+                blocks[c.id],
+                COEFS.values(c).copy(),
+                blocks[c.id].weighted(hessian, centred=centred),
+            )
+            for c in stream_chunks(up_to_date)
+        ]
+        u, penalty = residual / sigma, self._penalty(work, sigma)
+        descent = LocalDescent(parts=parts, u=u, hessian=hessian, penalty=penalty)
         seeds = (int(work.parameters["seed"]), int(work.parameters["serial"]))
         descent.run(float(work.parameters["local_epochs"]), np.random.default_rng(seeds))
         sizes, inner = np.zeros(2), np.zeros(2)
-        for chunk in up_to_date:
-            old, new = COEFS.values(chunk), descent.coefs[chunk.id]
-            step = new - old
-            before, after = (descent.penalty.sizes(w) for w in (old, new))
+        for part in parts:
+            old, step = COEFS.values(part.block.chunk), part.w - COEFS.values(part.block.chunk)
+            before, after = (penalty.sizes(w) for w in (old, part.w))
             sizes += (float(before.sum()), float((after - before).sum()))
             inner += (float(old @ step), float(step @ step))
-            COEFS.write(chunk, old, exchange.serial, step)
-        columns = sum(block.features.size for block in descent.blocks)
-        alive = sum(block.alive().size for block in descent.blocks)
+            COEFS.write(part.block.chunk, old, exchange.serial, step)
+        columns = sum(part.block.features.size for part in parts)
         unset = sum(block.features.size for block in self._blocks.values()) - columns
         return {
             "dv": self._moved(descent, residual / sigma),
             "sizes": sizes,
             "inner": inner,
             "visited": np.array(float(descent.visited)),
-            "alive": np.array(float(alive)),
             "partitions": np.array(1.0 if columns else 0.0),
             "unset": np.array(float(unset)),
         }
@@ -152,32 +140,14 @@ class PrimalCocoaSolver:
         if hessian.h is None:
             return first - descent.u - descent.shift * hessian.root
         adjoint, offset = make_adjoint(self._facts.layout, first.size), 0.0
-        for block in descent.blocks:
-            step = COEFS.step(block.chunk)
+        for part in descent.parts:
+            step = COEFS.step(part.block.chunk)
             if step.any():
-                adjoint.add(block.chunk, step)
-                offset += float(descent.columns[block.chunk.id].means @ step)
+                adjoint.add(part.block.chunk, step)
+                offset += float(part.columns.means @ step)
         moved = np.zeros(first.size)
         adjoint.result(moved)
         return moved - offset * hessian.root
-
-    def _screen(self, work: Work, chunk: Chunk) -> None:
-        """Screen columns that are farther from their constraint than any solution's residual.
-
-        Source: Ndiaye et al. (2017), gap-safe spheres: the dual is strongly concave, with constant
-        1 over the largest curvature of the loss.
-        """
-        state, penalty = chunk.state, self._penalty(work)
-        a2 = penalty.a2
-        correlations = float(work.parameters["share"]) * (state[SLOPES] - a2 * COEFS.values(chunk))
-        if not self._settings.positive:
-            correlations = np.abs(correlations)
-        smoothness = float(work.parameters["smoothness"])
-        reach = float(work.parameters["radius"]) * np.sqrt(smoothness * state[NORMS] + a2)
-        may = penalty.a1 - correlations <= reach
-        alive = (state[ALIVE] != 0) & may
-        if np.count_nonzero(alive) < np.count_nonzero(state[ALIVE]):
-            column_blocks.note(chunk, **{ALIVE: alive.astype(np.uint8)})
 
     # --- certificates -------------------------------------------------------------------------
 
@@ -202,12 +172,8 @@ class PrimalCocoaSolver:
                     old = block.own(sent_coef)
                     former.add(chunk, old)
                     offsets[1] += float(means @ old)
-                slopes = np.zeros(chunk.n_rows)
-                live = np.flatnonzero((chunk.state[ALIVE] != 0) | (w != 0.0))
-                slopes[live] = block.correlations(live, residual, along_root)
-                column_blocks.note(chunk, **{SLOPES: slopes})
                 parts["coef"][block.numbers] = w[block.features]
-                parts["slopes"][block.numbers] = slopes[block.features]
+                parts["slopes"][block.numbers] = block.correlations(residual, along_root)
                 parts["here"][block.numbers] = 1.0
             sums = {"image": np.zeros(n), "former": np.zeros(n)}
             for k, (name, adjoint) in enumerate((("image", image), ("former", former))):
@@ -273,8 +239,3 @@ def _add_row(chunk: Chunk, row: int, out: F64) -> None:
         return
     stored = slice(int(chunk.indptr[row]), int(chunk.indptr[row + 1]))
     out[chunk.indices[stored]] += 1.0 if chunk.values.size == 0 else chunk.values[stored]
-
-
-def radius_of(gap: float) -> float:
-    """Return the radius of the gap-safe sphere, always above 0, because 0 means no sphere."""
-    return max(math.sqrt(2.0 * max(gap, 0.0)), np.finfo(np.float64).tiny)

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume, Trainer
 from elasticml.algorithms.cocoa import cocoa_exchanges
 from elasticml.algorithms.cocoa.column_blocks import mean_penalty
-from elasticml.algorithms.cocoa.column_problem import MarginProblem, Problem, SquaredProblem
-from elasticml.algorithms.cocoa.column_solver import radius_of
+from elasticml.algorithms.cocoa.column_problem import Problem
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.line_search import LineModel
@@ -153,7 +152,7 @@ def _train(
         coef = np.maximum(coef, 0.0)
     # Zero is allowed everywhere.
     coef[~(problem.penalty.sizes(coef) < math.inf)] = 0.0
-    cocoa = Columns(
+    cocoa = CocoaByColumns(
         settings=settings,
         problem=problem,
         summary=summary,
@@ -246,9 +245,7 @@ def problem_of(settings: PrimalCoCoA, arrays: Arrays) -> Problem:
             "primal_cocoa em.from_arrays(X, y, by='columns')"
         )
     y, root = np.array(arrays["target"]), np.array(arrays["root"]) if counts[2] else None
-    if settings.loss == "squared":
-        return SquaredProblem.of(y, root, mean_penalty(settings), centred=settings.intercept)
-    return MarginProblem.of(
+    return Problem.of(
         y,
         root,
         MarginLoss(settings.loss, settings.terms),
@@ -276,7 +273,7 @@ def check_finite(certificate: Certificate, settings: PrimalCoCoA) -> Certificate
 
 
 @dataclass(slots=True, kw_only=True)
-class Columns(Cocoa):
+class CocoaByColumns(Cocoa):
     """A job by columns: the margins between rounds."""
 
     settings: PrimalCoCoA
@@ -293,8 +290,7 @@ class Columns(Cocoa):
     sent: F64 = field(default_factory=lambda: np.zeros(0))
     #: (d,) coefficients that members replace theirs by in the next certificate.
     taken: F64 | None = None
-    #: Columns not screened, and members with columns, at the last pass.
-    alive: float = 0.0
+    #: Members with columns, at the last pass.
     partitions: float = 0.0
     #: Whether the last exchange had all columns.
     is_whole: bool = False
@@ -351,25 +347,16 @@ class Columns(Cocoa):
     # --- passes -------------------------------------------------------------------------------
 
     def ask_pass(self) -> Exchange:
-        """Send the residual, the curvatures, and the sphere that contains every solution's."""
-        problem, sphere = self.problem, {"share": 0.0, "radius": 0.0}
-        screens = self.settings.screens and math.isfinite(problem.smoothness)
-        if screens and self.dual is not None and self.best is not None:
-            gap = self.best.primal * problem.total - self.dual.scaled
-            sphere = {"share": self.dual.share, "radius": radius_of(gap)}
+        """Send the residual and the curvatures."""
+        problem = self.problem
         residual, curvature = problem.residual(self.z), problem.curvature(self.z)
         curvatures = {} if curvature is None else {"curvature": curvature}
-        counts = dict.fromkeys(("visited", "alive", "partitions", "unset"), ())
+        counts = dict.fromkeys(("visited", "partitions", "unset"), ())
         return Exchange(
             operation=cocoa_exchanges.PASS,
             model={"residual": residual, **curvatures, **problem.roots},
             returns={"dv": residual.shape, "sizes": (2,), "inner": (2,), **counts},
-            parameters={
-                "weight": problem.total,
-                "smoothness": problem.smoothness,
-                "centred": self.settings.intercept,
-                **sphere,
-            },
+            parameters={"weight": problem.total, "centred": self.settings.intercept},
         )
 
     def take(self, outcome: Outcome) -> Step:
@@ -384,7 +371,7 @@ class Columns(Cocoa):
         step = problem.search(self.z, dv, penalty, problem.penalty.a1 * float(sizes[0]))
         self.z = problem.with_intercept(self.z + step.length * dv)[0]
         self.dual = None
-        self.partitions, self.alive = float(arrays["partitions"]), float(arrays["alive"])
+        self.partitions = float(arrays["partitions"])
         return step
 
     # --- solving on the driver ----------------------------------------------------------------
@@ -448,7 +435,6 @@ class Columns(Cocoa):
         return {
             "visited": 0.0 if outcome is None else float(outcome.arrays["visited"]),
             "gathered": len(self.working_set.columns),
-            "alive": self.alive,
             "support": None if self.best is None else int(np.count_nonzero(self.best.v[:-1])),
         }
 

@@ -16,8 +16,8 @@ Source: equation 12 of the general CoCoA framework (Smith et al., 2018), with fe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +29,6 @@ from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
 from elasticml.arrays import F64, I64
 from elasticml.data.chunks.rows import matrix_of, rows_of_chunk
 from elasticml.data.out_of_core.store import stream_chunks
-from elasticml.ids import ChunkId
 from elasticml.objectives.penalty_kernels import Penalty
 
 #: Maximum bytes of the support's columns for which they are copied and a step is made.
@@ -37,6 +36,17 @@ BYTES_MAX: Final = 2**26
 #: Maximum products with the matrix, and the share of the gradient at which iterations stop.
 PRODUCTS_MAX: Final = 25
 REST: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One chunk's columns during the descent."""
+
+    block: ColumnBlock
+    #: (n_rows,) coefficients; changed in place.
+    w: F64
+    #: Weighted by curvatures.
+    columns: WeightedColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +60,19 @@ class SupportColumns:
     hessian: DiagonalHessian
 
     @staticmethod
-    def of(
-        support: Sequence[tuple[ColumnBlock, I64]], means: F64, hessian: DiagonalHessian
-    ) -> SupportColumns | None:
+    def of(support: Sequence[tuple[Part, I64]], hessian: DiagonalHessian) -> SupportColumns | None:
         """Copy columns of several chunks into one matrix; None if they are too many."""
         nbytes = 0
-        for block, features in support:
-            chunk, dense = block.chunk, 8 * features.size * hessian.root.size
+        for part, features in support:
+            chunk, dense = part.block.chunk, 8 * features.size * hessian.root.size
             is_dense = chunk.layout.kind == "dense"
             nbytes += dense if is_dense else 12 * int(np.diff(chunk.indptr)[features].sum())
         if nbytes > BYTES_MAX:
             return None
-        parts = [matrix_of(rows_of_chunk(block.chunk))[some] for block, some in support]
+        parts = [matrix_of(rows_of_chunk(part.block.chunk))[some] for part, some in support]
         return SupportColumns(
             rows=np.concatenate(parts) if is_dense else scipy.sparse.vstack(parts, format="csr"),
-            means=means,
+            means=np.concatenate([part.columns.means[some] for part, some in support]),
             hessian=hessian,
         )
 
@@ -125,11 +133,7 @@ WORK: Final = 2
 class LocalDescent:
     """Coefficients of a member's columns during the descent."""
 
-    blocks: Sequence[ColumnBlock]
-    #: By chunk, (n_rows,) each; changed in place.
-    coefs: dict[ChunkId, F64]
-    #: By chunk: its columns, weighted by curvatures.
-    columns: Mapping[ChunkId, WeightedColumns]
+    parts: Sequence[Part]
     #: (n,) the slope ``r / sigma' - H A dw``, without the shift, a multiple of ``h_root``.
     u: F64
     hessian: DiagonalHessian
@@ -137,36 +141,21 @@ class LocalDescent:
     penalty: Penalty
     shift: float = 0.0
     visited: int = 0
-    _by_id: dict[ChunkId, ColumnBlock] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._by_id = {block.chunk.id: block for block in self.blocks}
-
-    def clear_screened(self) -> None:
-        """Set the coefficients of screened columns to zero."""
-        for block in self.blocks:
-            w = self.coefs[block.chunk.id]
-            dead = np.setdiff1d(np.flatnonzero(w), block.alive(), assume_unique=True)
-            if dead.size:
-                # An infinite a1 sets every coefficient to zero.
-                self._sweep(block, dead, Penalty(a1=math.inf, a2=0.0))
 
     def run(self, epochs: float, rng: np.random.Generator) -> None:
         """Run this number of epochs over all columns, each followed by sweeps over the support."""
-        whole, rest = divmod(epochs, 1.0)
-        for _ in range(int(whole)):
-            self._epoch(1.0, rng)
-        if rest > 0.0:
-            self._epoch(rest, rng)
+        while epochs > 0.0:
+            self._epoch(min(1.0, epochs), rng)
+            epochs -= 1.0
 
     def _epoch(self, share: float, rng: np.random.Generator) -> None:
-        order = [self.blocks[k] for k in rng.permutation(len(self.blocks))]
-        for chunk in stream_chunks([block.chunk for block in order]):
-            block = self._by_id[chunk.id]
-            features = rng.permutation(block.alive())
+        order = [self.parts[k] for k in rng.permutation(len(self.parts))]
+        chunks = stream_chunks([part.block.chunk for part in order])
+        for part, _ in zip(order, chunks, strict=True):
+            features = rng.permutation(part.block.features)
             if share < 1.0:
                 features = features[: math.ceil(share * features.size)]
-            self._sweep(block, features, self.penalty)
+            self._sweep(part, features)
         self._refine(rng)
 
     def _refine(self, rng: np.random.Generator) -> None:
@@ -175,41 +164,35 @@ class LocalDescent:
         support = sum(features.size for _, features in parts)
         if not support:
             return
-        columns = sum(block.features.size for block in self.blocks)
+        columns = sum(part.block.features.size for part in self.parts)
         for _ in range(min(SWEEPS, WORK * columns // support)):
             for k in rng.permutation(len(parts)):
-                self._sweep(parts[k][0], parts[k][1], self.penalty)
+                self._sweep(*parts[k])
         if self.penalty.is_l1:
             self._step()
 
-    def _support(self) -> list[tuple[ColumnBlock, I64]]:
-        return [
-            (block, features)
-            for block in self.blocks
-            if (features := np.flatnonzero(self.coefs[block.chunk.id])).size
-        ]
+    def _support(self) -> list[tuple[Part, I64]]:
+        each = [(part, np.flatnonzero(part.w)) for part in self.parts]
+        return [(part, features) for part, features in each if features.size]
 
     def _step(self) -> None:
         """Step towards the minimum with the coefficients' present signs."""
-        parts = self._support()
-        hessian = self.hessian
-        means = [self.columns[block.chunk.id].means[some] for block, some in parts]
-        columns = SupportColumns.of(parts, np.concatenate(means), hessian) if parts else None
+        parts, hessian = self._support(), self.hessian
+        columns = SupportColumns.of(parts, hessian) if parts else None
         if columns is None:
             return
-        w = np.concatenate([self.coefs[block.chunk.id][some] for block, some in parts])
+        w = np.concatenate([part.w[some] for part, some in parts])
         u = self.u + self.shift * hessian.h_root
         new, products = orthant_step(columns, w, u, self.penalty)
         self.u = u - hessian.times(columns.image(new - w))
         self.shift = 0.0
         self.visited += 2 * products * w.size
         ends = np.cumsum([some.size for _, some in parts])[:-1]
-        for (block, some), values in zip(parts, np.split(new, ends), strict=True):
-            self.coefs[block.chunk.id][some] = values
+        for (part, some), values in zip(parts, np.split(new, ends), strict=True):
+            part.w[some] = values
 
-    def _sweep(self, block: ColumnBlock, features: I64, penalty: Penalty) -> None:
+    def _sweep(self, part: Part, features: I64) -> None:
         self.visited += features.size
-        id = block.chunk.id
         self.shift = sweep_kernels.sweep(
-            features, self.columns[id], penalty, self.coefs[id], self.u, self.shift
+            features, part.columns, self.penalty, part.w, self.u, self.shift
         )

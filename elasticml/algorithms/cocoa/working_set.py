@@ -11,17 +11,12 @@ Source: Massias, Gramfort and Salmon (2018) for working sets by the distance fro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import scipy.sparse
 
-from elasticml.algorithms.cocoa.column_problem import (
-    MarginProblem,
-    Problem,
-    SquaredProblem,
-    inverses,
-)
+from elasticml.algorithms.cocoa.column_problem import Problem
 from elasticml.algorithms.linear.column_matrix import ColumnMatrix
 from elasticml.algorithms.linear.duality import Dual
 from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
@@ -114,40 +109,24 @@ class WorkingSet:
             The objective that the model must improve on.
         """
         rows = np.stack([self.columns[j] for j in features.tolist()])
-        if isinstance(problem, MarginProblem):
-            new = _classified(problem, _plain(rows, problem.inverse), w[features], gap)
+        plain = rows.T if problem.inverse is None else (rows * problem.inverse).T
+        if np.count_nonzero(rows) < SPARSE * rows.size:
+            plain = scipy.sparse.csc_array(plain)
+        if problem.is_squared:
+            matrix = ColumnMatrix(plain, problem.targets, problem.weights, centred=self.centred)
+            new = ElasticNetSolver(matrix, w[features]).solve(problem.penalty, gap, SWEEPS_MAX).w
         else:
-            new = _regressed(problem, rows, w[features], gap, centred=self.centred)
+            solver = SparseClassifier(
+                plain,
+                problem.targets,
+                problem.weights,
+                loss=problem.loss.name,
+                intercept=problem.has_intercept,
+            )
+            solver.begin(w[features], 0.0)
+            new = solver.solve(problem.penalty, gap, STEPS_MAX).w
         image, offset = rows.T @ new, float(means[features] @ new)
         root, coef = problem.roots.get("root"), np.zeros(w.size)
         image -= offset if root is None else offset * root
         coef[features], z = new, problem.with_intercept(image)[0]
         return (coef, z) if problem.primal(coef, z) < than else None
-
-
-def _plain(rows: F64, inverse: F64 | None) -> Any:
-    """Return columns without the square roots of the weights, for solvers that take plain rows."""
-    plain = rows.T if inverse is None else (rows * inverse).T
-    if np.count_nonzero(rows) < SPARSE * rows.size:
-        return scipy.sparse.csc_array(plain)
-    return plain
-
-
-def _regressed(problem: SquaredProblem, rows: F64, w: F64, gap: float, *, centred: bool) -> F64:
-    root = problem.root
-    inverse = inverses(root)
-    matrix = ColumnMatrix(
-        _plain(rows, inverse),
-        problem.y if inverse is None else problem.y * inverse,
-        None if root is None else root * root,
-        centred=centred,
-    )
-    return ElasticNetSolver(matrix, w).solve(problem.penalty, gap, SWEEPS_MAX).w
-
-
-def _classified(problem: MarginProblem, X: Any, w: F64, gap: float) -> F64:
-    solver = SparseClassifier(
-        X, problem.targets, problem.weights, loss=problem.loss.name, intercept=problem.has_intercept
-    )
-    solver.begin(w, 0.0)
-    return solver.solve(problem.penalty, gap, STEPS_MAX).w

@@ -1,4 +1,4 @@
-"""CoCoA by columns in one thread, squared and logistic: special columns, screening, refusals."""
+"""CoCoA by columns in one thread, squared and logistic: special columns, refusals."""
 
 from __future__ import annotations
 
@@ -131,18 +131,6 @@ def test_a_penalty_above_all_correlations_needs_no_round(loss):
     assert run.model.arrays["intercept"][0] == pytest.approx(expected)
     value = reference.objective(np.zeros(D), float(expected))
     assert run.model.objective == pytest.approx(value, rel=1e-12)
-
-
-@LOSSES
-def test_screened_columns_are_in_no_solution_and_cost_nothing(loss):
-    reference = make_reference(loss, l1=0.5 if loss == "squared" else 0.06)
-    given = {"tolerance": 1e-11, "between": moves(1.0), "gather": False}
-    screened = world_of(reference, 3, **given).run(2000)
-    plain = world_of(reference, 3, **given, screen=False).run(2000)
-    assert screened.rows[-1].extra["alive"] < 0.75 * D
-    assert plain.rows[-1].extra["alive"] == D
-    assert_same(screened, reference)
-    assert_same(plain, reference)
 
 
 def test_with_frozen_columns_the_others_go_on_to_their_own_optimum():
