@@ -19,6 +19,7 @@ is 4 and 6 times with exact eigenvalues, which would be one number instead of D.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -36,14 +37,6 @@ from elasticml.data.chunks.chunk import Chunk
 
 #: Stored values of the rows that are one matrix.
 _VALUES: Final = 2**22
-
-
-def _sent_factor(rows: Columns) -> F64:
-    """Return the factors from trained to sent coordinates, (n_sent,)."""
-    columns = np.ones(rows.n_columns) if rows.factor is None else rows.factor
-    if not rows.has_offset:
-        return columns
-    return np.append(columns, rows.constant if rows.intercept else 1.0)
 
 
 def matrices(chunk: Chunk) -> Iterator[tuple[slice, Any]]:
@@ -125,10 +118,7 @@ def add_statistics(
     n, n_bins, is_folded = chunk.n_rows, plan.n_bins, plan.loss.is_classification
     if n == 0:
         return
-    sums = plan.zeros() if plan.is_staged else out
-    moments, vectors = sums[bound.MOMENTS], sums[bound.VECTORS]
-    moments[0, bound.CHUNKS] += 1.0
-    moments[0, bound.SIZES] += float(n) ** bound.SIZE_POWER
+    moments, vectors = out[bound.MOMENTS], out[bound.VECTORS]
     s = np.ones(n) if weights is None else weights
     keys = plan.loss.terms.bound_key(margins)
     losses, slopes = keys, keys
@@ -146,13 +136,11 @@ def add_statistics(
         else:
             _add_rows(matrix, np.zeros_like(bins), c * slope, rows.has_offset, vectors)
         if plan.form == "matrix":
-            _add_products(matrix, rows, bins, s[part], sums[bound.PRODUCTS])
+            _add_products(matrix, rows, bins, s[part], out[bound.PRODUCTS])
         else:
-            profile = positive_profile(sent, _sent_factor(rows))
-            add_diagonals(matrix, bins, s[part], profile, rows.has_offset, sums[bound.PRODUCTS])
-    if plan.is_staged:
-        for name, array in sums.items():
-            out[name][...] += array
+            factor = replace(rows, shift=None).down(np.ones(rows.n_model))
+            profile = positive_profile(sent, factor)
+            add_diagonals(matrix, bins, s[part], profile, rows.has_offset, out[bound.PRODUCTS])
 
 
 def _add_moments(

@@ -18,6 +18,7 @@ from elasticml.data.chunks.ngrams import (
     indices_of_letters,
     letters_of_codes,
 )
+from elasticml.data.out_of_core.store import row_array
 from elasticml.ids import ChunkId
 
 #: Columns of the address table: kind, numbers of rows and columns, and addresses.
@@ -50,10 +51,15 @@ class ChunkCache:
 
     #: (n_rows,) squared norms of the rows, without the intercept's constant.
     norms: NDArray[Any]
-    #: The norms are computed: for a chunk that streams, after its body was first loaded.
-    is_measured: bool
     #: (n_rows,) epochs to skip each row: see :mod:`elasticml.algorithms.cocoa.shrinking`.
     skips: NDArray[np.uint8]
+    #: The norms are computed: for a chunk that streams, after its body was first loaded.
+    is_measured: bool = False
+
+    @staticmethod
+    def of(chunk: Chunk, dtype: np.dtype[Any]) -> ChunkCache:
+        """Make room for a chunk that has values of this type."""
+        return ChunkCache(norms=row_array(chunk, dtype), skips=np.zeros(chunk.n_rows, np.uint8))
 
 
 #: By a chunk's id and its content id.
@@ -118,33 +124,16 @@ def set_columns(codes: NDArray[np.uint8], layout: Layout) -> NDArray[np.int32]:
 
 
 def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
-    """Refuse pieces whose arrays the kernels would misread.
-
-    Raises
-    ------
-    ValueError
-        When shapes, types or layouts do not fit.
-    """
+    """Assert that kernels do not misread the pieces' arrays: they have addresses alone."""
     for piece in pieces:
-        chunk, n = piece.chunk, piece.chunk.n_rows
-        arrays = {"targets": piece.targets, "alpha": piece.alpha}
-        if piece.weights is not None:
-            arrays["weights"] = piece.weights
-        if piece.offsets is not None:
-            arrays["offsets"] = piece.offsets
-        for name, array in arrays.items():
-            if array.shape != (n,) or array.dtype != np.float64 or not array.flags.c_contiguous:
-                raise ValueError(
-                    f"chunk {chunk.id}: {name} has shape {array.shape} and type {array.dtype}, "
-                    f"wanted ({n},) float64, contiguous"
-                )
-        if chunk.layout.kind in ("dense", "csr") and np.dtype(chunk.layout.dtype) != dtype:
-            raise ValueError(
-                f"chunk {chunk.id} has {chunk.layout.dtype} values, the solver {dtype}; "
-                "make the solver with the data's dtype"
-            )
-        if chunk.layout.kind == "sequence" and chunk.layout != pieces[0].chunk.layout:
-            raise ValueError(f"chunk {chunk.id} has another layout than {pieces[0].chunk.id}")
+        chunk, layout = piece.chunk, piece.chunk.layout
+        for array in (piece.targets, piece.alpha, piece.weights, piece.offsets):
+            if array is not None:
+                assert array.shape == (chunk.n_rows,) and array.dtype == np.float64, chunk.id
+                assert array.flags.c_contiguous, chunk.id
+        if layout.kind in ("dense", "csr"):
+            assert np.dtype(layout.dtype) == dtype, chunk.id
+        assert layout.kind != "sequence" or layout == pieces[0].chunk.layout, chunk.id
 
 
 def stored_of(chunk: Chunk) -> int:

@@ -23,9 +23,9 @@ from elasticml.objectives.losses import Loss
 THREADS_MAX: Final = 256
 #: From this number of blocks on numba does not warn that a kernel leaves the device idle.
 _QUIET_BLOCKS: Final = 128
-#: Sums that :func:`ascend` and :func:`compare` add to: change of the dual, curvature, visited rows,
-#: visited values; then ``|r|^2 - |before|^2``, and ``|r|^2 + |before|^2``.
-N_CUDA_SUMS: Final = 6
+#: Sums that :func:`ascend` and :func:`compare` add to: change of the dual, curvature, visited rows;
+#: then ``|r|^2 - |before|^2``, and ``|r|^2 + |before|^2``.
+N_CUDA_SUMS: Final = 5
 
 
 @cuda.jit(device=True)
@@ -170,7 +170,7 @@ def ascend_for(loss: Any) -> Any:
         partial = cuda.shared.array(THREADS_MAX, float64)
         scaled_step = cuda.shared.array(1, float64)
         lane, last = cuda.threadIdx.x, r.size - 1
-        dual, curvature, visited, stored = 0.0, 0.0, 0.0, 0.0
+        dual, curvature, visited = 0.0, 0.0, 0.0
         for k in range(cuda.blockIdx.x, order.size, cuda.gridDim.x):
             i = order[k]
             begin, end = indptr[i], indptr[i + 1]
@@ -188,7 +188,6 @@ def ascend_for(loss: Any) -> Any:
                 dual += s * gain
                 curvature += 0.5 * quadratic * s * (new - old) * (new - old)
                 visited += 1.0
-                stored += float64(end - begin)
                 if intercept != 0.0 and new != old:
                     cuda.atomic.add(r, last, r.dtype.type(intercept * scaled_step[0]))
             cuda.syncthreads()
@@ -201,7 +200,6 @@ def ascend_for(loss: Any) -> Any:
             cuda.atomic.add(sums, 0, dual)
             cuda.atomic.add(sums, 1, curvature)
             cuda.atomic.add(sums, 2, visited)
-            cuda.atomic.add(sums, 3, stored)
 
     return ascend
 
@@ -220,12 +218,12 @@ def compare(r: Any, before: Any, sums: Any) -> None:
     partial[lane] = difference
     _sum_of_block(partial)
     if lane == 0:
-        cuda.atomic.add(sums, 4, partial[0])
+        cuda.atomic.add(sums, 3, partial[0])
     cuda.syncthreads()
     partial[lane] = size
     _sum_of_block(partial)
     if lane == 0:
-        cuda.atomic.add(sums, 5, partial[0])
+        cuda.atomic.add(sums, 4, partial[0])
 
 
 @cuda.jit

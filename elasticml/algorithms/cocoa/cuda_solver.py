@@ -24,7 +24,7 @@ from elasticml.algorithms.cocoa import chunk_pointers, cuda_kernels, sdca_kernel
 from elasticml.algorithms.cocoa.chunk_pointers import Piece, set_columns, stored_of
 from elasticml.algorithms.cocoa.cuda_kernels import norms_of
 from elasticml.algorithms.cocoa.damping import Damping
-from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
+from elasticml.algorithms.cocoa.local_pass import PassRequest, PassResult
 from elasticml.algorithms.cocoa.permutation import mix_hash
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
@@ -267,6 +267,8 @@ class CudaSolver:
         device and the rows. One block visits rows one after another, as a processor does.
     room_bytes : float, optional
         Device memory available for rows; by default four fifths of the free memory.
+    device : int
+        Index of the device among those visible to this process; any thread may call.
 
     Source: Snap ML, section 3.1.
     """
@@ -280,8 +282,9 @@ class CudaSolver:
         blocks: int | None = None,
         threads: int | None = None,
         room_bytes: float | None = None,
+        device: int = 0,
     ) -> None:
-        self._loss = loss
+        self._loss, self._device = loss, device
         self._dtype = np.dtype(dtype)
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._blocks_wanted, self._threads_wanted = blocks, threads
@@ -309,16 +312,17 @@ class CudaSolver:
         chunk_pointers.check(pieces, self._dtype)
         self._pieces = tuple(pieces)
         filled = [piece for piece in pieces if piece.chunk.n_rows]
-        self._resident = None  # first: its memory counts as free below
-        room = self._room_bytes
-        if room is None:
-            room = SHARE * cuda.current_context().get_memory_info().free
-        self._batches = batches_of(filled, room)
         n_rows = sum(piece.chunk.n_rows for piece in filled)
         stored = sum(chunk_pointers.stored_of(piece.chunk) for piece in filled)
         self._threads = self._threads_wanted or threads_for(stored / max(1, n_rows))
-        self._blocks = self._blocks_wanted or blocks_for(_processors(), self._threads)
-        self._damping = Damping(self._blocks)
+        with cuda.gpus[self._device]:
+            self._resident = None  # first: its memory counts as free below
+            room = self._room_bytes
+            if room is None:
+                room = SHARE * cuda.current_context().get_memory_info().free
+            self._batches = batches_of(filled, room)
+            self._blocks = self._blocks_wanted or blocks_for(_processors(), self._threads)
+        self._damping = Damping(1.0 / self._blocks)
         self._weight = chunk_pointers.total_weight(filled)
 
     def run(self, v: F64, request: PassRequest, parallel: Parallel) -> PassResult:
@@ -329,24 +333,22 @@ class CudaSolver:
 
         Returns
         -------
-        Update
+        PassResult
             Its counts include sub-epochs that were undone.
         """
         if self._weight <= 0.0:
             return PassResult(dv=np.zeros(v.size), groups=0, dampings=0.0)
         whole = request.sigma_of(self._weight)
-        began = v.astype(self._dtype)
-        model = _Model(cuda.to_device(began), cuda.to_device(began))
+        unit, began = whole / request.l2_total, v.astype(self._dtype)
         total = PassResult(dv=np.zeros(0), partitions=1, gap=math.nan)
-        for _, key, share in request.turns():
-            for number, batch in self._turns(key):
-                own = (*key, number) if number else key
-                total = total.plus(self._visit(batch, share, own, model, whole / request.l2_total))
-        dv = (model.r.copy_to_host().astype(np.float64) - began) / whole
-        return replace(total, dv=dv, sigma=whole, dampings=self.damping)
-
-    def undo(self) -> None:
-        """Do nothing: sub-epochs that lose are undone as they end."""
+        with cuda.gpus[self._device]:
+            model = _Model(cuda.to_device(began), cuda.to_device(began))
+            for _, key, share in request.turns():
+                for number, batch in self._turns(key):
+                    own = (*key, number) if number else key
+                    total = total.plus(self._visit(batch, share, own, model, unit))
+            dv = (model.r.copy_to_host().astype(np.float64) - began) / whole
+        return replace(total, dv=dv, dampings=self.damping)
 
     def _turns(self, key: tuple[int, int, int]) -> list[tuple[int, tuple[Piece, ...]]]:
         """Return the batches in random order, with their numbers."""
@@ -432,18 +434,12 @@ class CudaSolver:
             sums,
         )
         cuda_kernels.compare[grid](model.r, model.before, sums)
-        dual, curvature, visited, stored, difference, size = sums.copy_to_host().tolist()
+        dual, curvature, visited, difference, size = sums.copy_to_host().tolist()
         # The local dual problem in terms of r: sum of -conj, minus l2 S |r|^2 / (2 sigma').
         half = 0.5 / unit
         # The rounding error of a coordinate grows by the root of the number of additions to it.
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
-        work = PassResult(
-            dv=np.zeros(0),
-            visited=int(visited),
-            stored=int(stored),
-            partitions=1,
-            gap=math.nan,
-        )
+        work = PassResult(dv=np.zeros(0), visited=int(visited), partitions=1, gap=math.nan)
         if self._damping.accepts(dual - half * difference, abs(dual) + half * size, precision):
             return replace(work, dual=dual, curvature=curvature)
         model.r, model.before = model.before, model.r
@@ -486,50 +482,21 @@ def _order(n_rows: int, share: float, key: Sequence[int]) -> NDArray[np.int64]:
     return order[: max(1, round(share * n_rows))]
 
 
-# Solvers on several GPUs of one member; imported only where there is a CUDA device.
-
-
-class OnDevice:
-    """A solver whose calls run on one device, whichever thread makes them.
-
-    Parameters
-    ----------
-    number : int
-        Index of the device among those visible to this process.
-    """
-
-    def __init__(self, solver: DualSolver, number: int) -> None:
-        self._solver = solver
-        self._number = number
-
-    def bind(self, pieces: Sequence[Piece]) -> None:
-        """Set the rows to work on; they are sent to this device."""
-        with cuda.gpus[self._number]:
-            self._solver.bind(pieces)
-
-    def run(self, v: F64, request: PassRequest, parallel: Parallel) -> PassResult:
-        """Run a pass over the rows, see :meth:`CudaSolver.run`."""
-        with cuda.gpus[self._number]:
-            return self._solver.run(v, request, parallel)
-
-    def undo(self) -> None:
-        """Do nothing: sub-epochs that lose are undone as they end."""
-
-
 def cuda_solvers(
     groups: int | None,
     *,
     loss: MarginLoss,
     dtype: str,
     intercept_scaling: float | None,
-) -> list[DualSolver]:
+) -> list[CudaSolver]:
     """Return a solver for each group, assigned to the devices in turn; one per device by default.
 
     Other parameters are those of :class:`CudaSolver`.
     """
     n_devices = len(cuda.gpus)
-    n = n_devices if groups is None else groups
-    solvers = [
-        CudaSolver(loss=loss, dtype=dtype, intercept_scaling=intercept_scaling) for _ in range(n)
+    return [
+        CudaSolver(
+            loss=loss, dtype=dtype, intercept_scaling=intercept_scaling, device=k % n_devices
+        )
+        for k in range(n_devices if groups is None else groups)
     ]
-    return [OnDevice(solver, k % n_devices) for k, solver in enumerate(solvers)]

@@ -9,10 +9,9 @@ the number between both.
 steps are damped more; much longer, and they are damped less. Members and groups are judged after
 each round, threads after each slice of an epoch.
 
-*A loss* of the objective over a whole pass of threads, or a sub-epoch of a GPU, is undone, and the
-least number is doubled. After several that are none it is halved again: fewer rows change later on,
-and they interfere less. If a halving has to be taken back, the next one waits twice as long, so
-that few are undone.
+*A loss* of the objective over a sub-epoch of a GPU is undone, and the steps are halved. After
+several that are none they are doubled again: fewer rows change later on, and they interfere less.
+If a doubling has to be taken back, the next one waits twice as long, so that few are undone.
 
 Source: Snap ML, section 3.1, "Adaptive Damping", for losses; the rest is ours.
 """
@@ -20,12 +19,11 @@ Source: Snap ML, section 3.1, "Adaptive Damping", for losses; the rest is ours.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from elasticml.algorithms.cocoa.line_search import LineModel
-from elasticml.arrays import F64
 from elasticml.compiled import unchecked_kernel
 from elasticml.specification.algorithms import CoCoA
 
@@ -34,7 +32,7 @@ from elasticml.specification.algorithms import CoCoA
 RAISE: Final = 1.3
 SHORT: Final = 1.15
 LOWER: Final = 1.0 / SHORT
-#: Passes without a loss before the least number is halved: initially, and at most.
+#: Sub-epochs without a loss before steps are doubled: initially, and at most.
 PATIENCE: Final = 4
 PATIENCE_MAX: Final = 64
 
@@ -100,52 +98,24 @@ class Aggregation:
         return replace(self, damping=new)
 
 
-class _Trust(NamedTuple):
-    """What the passes so far say of undamped steps."""
-
-    accepted: int = 0
-    patience: int = PATIENCE
-    has_halved: bool = False
-
-
 class Damping:
-    """How often the steps of threads, or of blocks of a GPU, count in their copies of the model.
+    """The share of each step that the blocks of a GPU take.
 
     Parameters
     ----------
-    most : float
-        The number of parts, with which their steps together never lower the objective.
+    least : float
+        A share with which their steps together never lower the objective.
     """
 
-    def __init__(self, most: float = 1.0) -> None:
-        #: (2,), passed to kernels, which change the first: the number, and its lower limit.
-        self.factor: F64 = np.array([np.inf, 1.0])
-        self._most, self._trust = most, _Trust()
-        self._serial: int | None = None
-        self._before = self.factor.copy(), self._trust
-
-    @property
-    def share(self) -> float:
-        """The share of each undamped step that is taken; 1 is undamped."""
-        return float(1.0 / self.factor[1])
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether the steps are damped so much that they can lose only by rounding."""
-        return bool(self.factor[1] >= self._most)
-
-    def begin(self, serial: int, most: float) -> None:
-        """Start a pass; a repeated pass starts from the state of its first attempt."""
-        if serial == self._serial:
-            self.factor[:], self._trust = self._before
-        if most != self._most:
-            self._most, self._trust, self.factor[1] = most, _Trust(), 1.0
-        self.factor[0] = min(self.factor[0], most)
-        self._serial, self._before = serial, (self.factor.copy(), self._trust)
-        self.factor[0] = max(self.factor[0], self.factor[1])
+    def __init__(self, least: float = 1.0) -> None:
+        #: In ``[least, 1]``.
+        self.share = 1.0
+        self._least, self._patience = least, PATIENCE
+        #: Sub-epochs without a loss since the share changed, and whether it was doubled then.
+        self._accepted, self._has_doubled = 0, False
 
     def accepts(self, gain: float, size: float, precision: float) -> bool:
-        """Record a pass; return False if it must be undone.
+        """Record a sub-epoch; return False if it must be undone.
 
         Parameters
         ----------
@@ -155,17 +125,16 @@ class Damping:
             Sum of the absolute parts of the gain. A loss of at most ``precision * size`` is treated
             as rounding; otherwise a solver at its optimum would damp its steps forever.
         precision : float
-            Relative precision of the model after the pass.
+            Relative precision of the model after the sub-epoch.
         """
-        accepted, patience, has_halved = self._trust
         if np.isfinite(gain) and gain >= -precision * size:
-            self._trust = _Trust(accepted + 1, patience, has_halved)
-            if self.factor[1] > 1.0 and accepted + 1 >= patience:
-                self.factor[1] = max(1.0, 0.5 * self.factor[1])
-                self._trust = _Trust(0, patience, True)
+            self._accepted += 1
+            if self.share < 1.0 and self._accepted >= self._patience:
+                self.share = min(2.0 * self.share, 1.0)
+                self._accepted, self._has_doubled = 0, True
             return True
-        patience = min(2 * patience, PATIENCE_MAX) if has_halved else patience
-        self._trust = _Trust(0, patience)
-        self.factor[1] = min(2.0 * self.factor[1], self._most)
-        self.factor[0] = max(self.factor[0], self.factor[1])
+        if self._has_doubled:
+            self._patience = min(2 * self._patience, PATIENCE_MAX)
+        self.share = max(0.5 * self.share, self._least)
+        self._accepted, self._has_doubled = 0, False
         return False

@@ -1,4 +1,4 @@
-"""Dual variables of many chunks in one array, so that a few calls settle and sum all of them.
+"""Chunks in blocks: a few compiled calls settle, sum and certify all of them.
 
 With thousands of small chunks, calls for each chunk took ten times as long as the passes. The
 arrays in a chunk's state are views of those of its block. They are replaced and never changed: a
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,41 +23,70 @@ from elasticml.arrays import F64, I64, address
 from elasticml.compiled import kernel, vector_at
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.kernels import add_sums
-from elasticml.data.out_of_core.store import row_array
+from elasticml.data.chunks.products import Bodies
+from elasticml.data.out_of_core.store import row_array, store_of
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 
 #: Rows of a block of several chunks, at most: settling needs memory for one block more.
 ROWS_MAX: Final = 65_536
 
 
+@dataclass(slots=True)
+class HeldChunk:
+    """What a member keeps of a chunk between exchanges; all arrays have shape (n_rows,)."""
+
+    chunk: Chunk
+    targets: F64
+    #: Sample weight times class weight; None if all are one.
+    weights: F64 | None
+    weight: float
+    #: The rows that a pass visits and their dual variables; created by the first pass.
+    piece: Piece | None = None
+
+
 class DualBlock:
-    """Consecutive chunks with their dual variables in one array, and their steps in another.
+    """Consecutive chunks of one layout: their dual variables are in one array, their steps too.
 
     Parameters
     ----------
     duals : Coordinates
-    pieces : sequence of Piece
-        At least one, with the rows that a pass visits.
-    chunks : sequence of Chunk
-        The chunks that have the states.
+    held : sequence of HeldChunk
+        At least one.
     """
 
-    def __init__(
-        self, duals: Coordinates, pieces: Sequence[Piece], chunks: Sequence[Chunk]
-    ) -> None:
-        self.duals, self.pieces, self.chunks = duals, pieces, chunks
-        stops = np.cumsum([chunk.n_rows for chunk in chunks]).tolist()
-        self._places = [slice(a, b) for a, b in itertools.pairwise([0, *stops])]
-        self.n_rows: int = stops[-1]
-        self._table = np.array(
-            [
-                [0 if each is None else address(each) for each in arrays]
-                for arrays in ((p.alpha, p.targets, p.weights, p.offsets) for p in pieces)
-            ]
-        )
-        self._stops = np.array(stops)
+    def __init__(self, duals: Coordinates, held: Sequence[HeldChunk]) -> None:
+        self.duals, self.chunks = duals, [own.chunk for own in held]
+        self.pieces: Sequence[Piece] = ()
+        self.weights = [own.weight for own in held]
+        stops = np.cumsum([0, *(chunk.n_rows for chunk in self.chunks)])
+        self.n_rows = int(stops[-1])
+        #: Where each chunk's rows are in an array of all rows; the addresses from its beginning.
+        self.slices = [slice(a, b) for a, b in itertools.pairwise(stops.tolist())]
+        self._offsets = 8 * stops[:-1]
+        #: (m,) numbers of rows; (4, m) addresses of targets, of weights, of the pieces' dual
+        #: variables and of their offsets, 0 for none.
+        self.rows = np.diff(stops)
+        self.table = np.zeros((4, len(held)), np.int64)
+        self.table[:2] = _addresses([own.targets for own in held], [own.weights for own in held])
+        self._bodies: Bodies | None = None
         #: The arrays written last, the chunks' parts of the first, and their serial.
         self._written: tuple[F64, F64, Sequence[F64], int] | None = None
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Take the rows that a pass visits, a piece of each chunk."""
+        self.pieces = pieces
+        self.table[2:] = _addresses([p.alpha for p in pieces], [p.offsets for p in pieces])
+
+    @property
+    def bodies(self) -> Bodies:
+        """Where the bodies are, which are loaded."""
+        if self._bodies is None:
+            self._bodies = Bodies.of(self.chunks)
+        return self._bodies
+
+    def places_in(self, array: F64) -> I64:
+        """Return the addresses of the chunks' parts of an array (n_rows,)."""
+        return address(array) + self._offsets
 
     def settled(self, loss: MarginLoss, exchange: Settling) -> F64 | None:
         """Return the dual variables with the last step applied, once, as ``Coordinates`` do.
@@ -74,7 +104,8 @@ class DualBlock:
         if own == exchange.serial or exchange.gamma == 0.0:
             return alpha
         settled = self._array()
-        _settle_parts(loss.terms, alpha, step, exchange.gamma, self._stops, self._table, settled)
+        places = self.places_in(alpha), self.places_in(step), self.places_in(settled)
+        _settle_parts(loss.terms, exchange.gamma, self.rows, self.table, *places)
         return settled
 
     def gathered(self) -> F64:
@@ -84,7 +115,7 @@ class DualBlock:
 
     def begin(self, alpha: F64) -> None:
         """Copy these dual variables to the pieces."""
-        _copy_parts(alpha, self._stops, self._table)
+        _copy_parts(self.rows, self.places_in(alpha), self.table[2])
 
     def end(self, alpha: F64, loss: MarginLoss, serial: int) -> F64:
         """Write the chunks' steps from ``alpha`` to the pieces' dual variables.
@@ -95,7 +126,8 @@ class DualBlock:
             The line search's sums, see :func:`elasticml.algorithms.cocoa.line_search.sum_steps`.
         """
         step, sums = self._array(), np.zeros((len(self.chunks), 2))
-        _sum_steps_of_parts(loss.terms, alpha, self._stops, self._table, step, sums)
+        places = self.places_in(alpha), self.places_in(step)
+        _sum_steps_of_parts(loss.terms, self.rows, self.table, *places, sums)
         self.write(alpha, step, serial)
         return sums
 
@@ -103,7 +135,7 @@ class DualBlock:
         """Replace the chunks' dual variables and steps by views of these arrays."""
         alphas, steps = [alpha], [step]
         if len(self.chunks) > 1:
-            alphas, steps = ([a[place] for place in self._places] for a in (alpha, step))
+            alphas, steps = ([a[place] for place in self.slices] for a in (alpha, step))
         (a, s, n), number = self.duals.names, np.array([serial], np.int64)
         for chunk, own, taken in zip(self.chunks, alphas, steps, strict=True):
             chunk.state = {**chunk.state, a: own, s: taken, n: number}
@@ -114,25 +146,22 @@ class DualBlock:
         return np.empty(self.n_rows) if len(self.chunks) > 1 else row_array(self.chunks[0])
 
 
-def divided(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
-    """Divide chunks into consecutive ones of at most :data:`ROWS_MAX` rows, or single ones."""
-    first, rows, starts = 0, 0, []
-    for k, chunk in enumerate(chunks):
-        if k == first or chunk.out_of_core is not None or rows + chunk.n_rows > ROWS_MAX:
+def _addresses(*arrays: Sequence[F64 | None]) -> list[list[int]]:
+    """Return the addresses of arrays, 0 for none."""
+    return [[0 if a is None else address(a) for a in some] for some in arrays]
+
+
+def divided(held: Sequence[HeldChunk]) -> list[Sequence[HeldChunk]]:
+    """Divide chunks into those of a block; single ones where any is out of core."""
+    rows_max = 0 if store_of([own.chunk for own in held]) is not None else ROWS_MAX
+    starts, rows = [0], 0
+    for k, own in enumerate(held):
+        is_other = own.chunk.layout != held[starts[-1]].chunk.layout
+        if k and (is_other or rows + own.chunk.n_rows > rows_max):
             starts.append(k)
-            first, rows = k, 0
-        rows += chunk.n_rows
-    return [chunks[low:high] for low, high in itertools.pairwise([*starts, len(chunks)])]
-
-
-def blocks_of(
-    duals: Coordinates, pieces: Sequence[Piece], chunks: Sequence[Chunk]
-) -> list[DualBlock]:
-    """Divide chunks into blocks: of at most :data:`ROWS_MAX` rows, or of one chunk."""
-    rest = iter(pieces)
-    return [
-        DualBlock(duals, list(itertools.islice(rest, len(some))), some) for some in divided(chunks)
-    ]
+            rows = 0
+        rows += own.chunk.n_rows
+    return [held[a:b] for a, b in itertools.pairwise([*starts, len(held)])]
 
 
 def moved(loss: MarginLoss, targets: F64, chunk: Chunk, alpha: F64, step: F64, gamma: float) -> F64:
@@ -151,47 +180,45 @@ def _settle(loss: Any, alpha: F64, step: F64, gamma: float, targets: F64, out: F
 
 @kernel
 def _settle_parts(
-    loss: Any, alpha: F64, step: F64, gamma: float, stops: I64, table: I64, out: F64
+    loss: Any, gamma: float, rows: I64, table: I64, alphas: I64, steps: I64, out: I64
 ) -> None:
-    """Do so for parts that end at ``stops``; addresses of targets are in the second column."""
-    first = 0
-    for c in range(stops.size):
-        own = slice(first, stops[c])
-        targets = vector_at(table[c, 1], stops[c] - first, alpha)
-        _settle(loss, alpha[own], step[own], gamma, targets, out[own])
-        first = stops[c]
+    """Do so for parts of these numbers of rows at these addresses; targets are in the table."""
+    like = np.empty(0)
+    for c in range(rows.size):
+        n = rows[c]
+        alpha, step = vector_at(alphas[c], n, like), vector_at(steps[c], n, like)
+        targets, own = vector_at(table[0, c], n, like), vector_at(out[c], n, like)
+        _settle(loss, alpha, step, gamma, targets, own)
 
 
 @kernel
-def _copy_parts(alpha: F64, stops: I64, table: I64) -> None:
-    """Copy the parts of ``alpha`` that end at ``stops`` to the addresses in the first column."""
-    first = 0
-    for c in range(stops.size):
-        own = vector_at(table[c, 0], stops[c] - first, alpha)
+def _copy_parts(rows: I64, alphas: I64, out: I64) -> None:
+    """Copy parts of these numbers of rows from addresses to others."""
+    like = np.empty(0)
+    for c in range(rows.size):
+        alpha, own = vector_at(alphas[c], rows[c], like), vector_at(out[c], rows[c], like)
         for i in range(own.size):
-            own[i] = alpha[first + i]
-        first = stops[c]
+            own[i] = alpha[i]
 
 
 @kernel
 def _sum_steps_of_parts(
-    loss: Any, alpha: F64, stops: I64, table: I64, step: F64, sums: F64
+    loss: Any, rows: I64, table: I64, alphas: I64, steps: I64, sums: F64
 ) -> None:
-    """Write each part's steps, and its sums into ``sums`` (parts, 2); addresses are 0 for none."""
-    first = 0
-    for c in range(stops.size):
-        n = stops[c] - first
+    """Write each part's steps, and its sums into ``sums`` (parts, 2); the table is a block's."""
+    like = np.empty(0)
+    for c in range(rows.size):
+        n = rows[c]
         sum_steps(
             loss,
-            alpha[first : stops[c]],
-            vector_at(table[c, 0], n, alpha),
-            vector_at(table[c, 1], n, alpha),
-            vector_at(table[c, 2], n if table[c, 2] != 0 else 0, alpha),
-            vector_at(table[c, 3], n if table[c, 3] != 0 else 0, alpha),
-            step[first : stops[c]],
+            vector_at(alphas[c], n, like),
+            vector_at(table[2, c], n, like),
+            vector_at(table[0, c], n, like),
+            vector_at(table[1, c], n if table[1, c] != 0 else 0, like),
+            vector_at(table[3, c], n if table[3, c] != 0 else 0, like),
+            vector_at(steps[c], n, like),
             sums[c],
         )
-        first = stops[c]
 
 
 @kernel
@@ -212,16 +239,16 @@ def write_coefficients(
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the loops over blocks, or load their machine code from the cache."""
-    none, parts, table = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
-    _copy_parts(none, parts, table)
+    parts = np.zeros(0, np.int64)
+    _copy_parts(parts, parts, parts)
     write_coefficients(True, parts, parts, parts, parts, parts)
-    add_sums(parts, parts, none)
+    add_sums(parts, parts, np.zeros(0))
     warm_up(loss_named("hinge"))
 
 
 def warm_up(loss: MarginLoss) -> None:
     """Do so with the loops of a loss."""
     loss.warm_up(with_dual=True)
-    none, parts, table = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
-    _settle_parts(loss.terms, none, none, 1.0, parts, table, none)
-    _sum_steps_of_parts(loss.terms, none, parts, table, none, np.zeros((0, 2)))
+    parts, table = np.zeros(0, np.int64), np.zeros((4, 0), np.int64)
+    _settle_parts(loss.terms, 1.0, parts, table, parts, parts, parts)
+    _sum_steps_of_parts(loss.terms, parts, table, parts, parts, np.zeros((0, 2)))

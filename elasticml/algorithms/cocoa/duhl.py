@@ -17,7 +17,6 @@ the importance is the coordinate's share of the gap, as of its last visit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -36,51 +35,19 @@ EVERY: Final = 6
 WORTH: Final = 0.5
 
 
-@dataclass(slots=True)
-class _Past:
-    """The state that determines a pass's choice."""
-
-    passes: int = 0
-    #: The pass of each chunk's last turn.
-    last: dict[ChunkId, int] = field(default_factory=dict)
-    #: The last certificate's gaps, and their estimated rest.
-    importance: Mapping[ChunkId, float] | None = None
-    left: dict[ChunkId, float] = field(default_factory=dict)
-
-    def copy(self) -> _Past:
-        """Return a copy."""
-        return replace(self, last=dict(self.last), left=dict(self.left))
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A choice, its inputs, and the state before and after it."""
-
-    ids: tuple[ChunkId, ...]
-    whole: bool
-    chosen: NDArray[np.bool_]
-    before: _Past
-    after: _Past
-
-
 class DuhlSelection:
-    """The choice of one member's chunks, pass by pass.
-
-    A pass that is repeated because its steps were discarded when a member was lost counts once, and
-    visits the same chunks.
-    """
+    """The choice of one member's chunks, pass by pass."""
 
     def __init__(self) -> None:
-        self._past = _Past()
-        #: Seed and serial of the last pass, and the choices of its epochs.
-        self._serial: tuple[int, int] | None = None
-        self._made: dict[int, _Made] = {}
-        #: The state after undoing the last pass.
-        self._undone = _Past()
+        self._passes = 0
+        #: The pass of each chunk's last turn.
+        self._last: dict[ChunkId, int] = {}
+        #: The last certificate's gaps, and their estimated rest.
+        self._importance: Mapping[ChunkId, float] | None = None
+        self._left: dict[ChunkId, float] = {}
 
     def next(
         self,
-        key: tuple[int, int, int],
         chunks: Sequence[Chunk],
         importance: Mapping[ChunkId, float],
         staying: Set[ChunkId],
@@ -91,8 +58,6 @@ class DuhlSelection:
 
         Parameters
         ----------
-        key : tuple of int
-            Seed, serial and epoch of the pass.
         chunks : sequence of Chunk
             All chunks of the member.
         importance : mapping
@@ -106,55 +71,23 @@ class DuhlSelection:
         -------
         ndarray (chunks,), bool
         """
-        *serial, epoch = key
-        if tuple(serial) != self._serial:
-            self._serial, self._made = (key[0], key[1]), {}
-        ids = tuple(chunk.id for chunk in chunks)
-        made = self._made.get(epoch)
-        if made is not None and (made.ids, made.whole) == (ids, whole):
-            self._past = made.after.copy()
-            self._undone = replace(made.before.copy(), passes=made.after.passes)
-            return made.chosen.copy()
-        before = self._past.copy() if made is None else made.before
-        self._past = before.copy()
-        chosen = self._choose(chunks, importance, staying, whole=whole)
-        self._count(ids, chosen)
-        self._undone = replace(before.copy(), passes=self._past.passes)
-        self._made[epoch] = _Made(ids, whole, chosen.copy(), before, self._past.copy())
-        return chosen
-
-    def undo(self) -> None:
-        """Do not count the last pass as a turn: its chunks keep their waiting time and gap."""
-        self._past = self._undone.copy()
-
-    def _choose(
-        self,
-        chunks: Sequence[Chunk],
-        importance: Mapping[ChunkId, float],
-        staying: Set[ChunkId],
-        *,
-        whole: bool,
-    ) -> NDArray[np.bool_]:
-        """Start a pass, and choose its chunks."""
-        past, ids = self._past, [chunk.id for chunk in chunks]
-        past.passes += 1
-        if whole or any(id not in importance or id not in past.last for id in ids):
-            return np.ones(len(ids), np.bool_)
-        if importance is not past.importance:
-            past.importance, past.left = importance, dict(importance)
-        gaps = np.array([past.left[id] for id in ids])
-        waited = np.array([past.passes - past.last[id] for id in ids])
-        nbytes = np.array([chunk.nbytes for chunk in chunks], np.float64)
-        return _chosen(gaps, waited, nbytes, np.array([id in staying for id in ids]))
-
-    def _count(self, ids: Sequence[ChunkId], chosen: NDArray[np.bool_]) -> None:
-        """Record the turns of this pass."""
-        past = self._past
-        past.last = {id: past.last.get(id, 0) for id in ids}
+        ids = [chunk.id for chunk in chunks]
+        self._passes += 1
+        if whole or any(id not in importance or id not in self._last for id in ids):
+            chosen = np.ones(len(ids), np.bool_)
+        else:
+            if importance is not self._importance:
+                self._importance, self._left = importance, dict(importance)
+            gaps = np.array([self._left[id] for id in ids])
+            waited = np.array([self._passes - self._last[id] for id in ids])
+            nbytes = np.array([chunk.nbytes for chunk in chunks], np.float64)
+            chosen = _chosen(gaps, waited, nbytes, np.array([id in staying for id in ids]))
+        last, self._last = self._last, {}
         for id, has in zip(ids, chosen, strict=True):
+            self._last[id] = self._passes if has else last.get(id, 0)
             if has:
-                past.last[id] = past.passes
-                past.left[id] = LEFT * past.left.get(id, 0.0)
+                self._left[id] = LEFT * self._left.get(id, 0.0)
+        return chosen
 
 
 def _chosen(

@@ -71,16 +71,9 @@ PRODUCTS: Final = "bound_products"
 #: * ``sum s_i a_i^2``;
 #: * ``sum s_i |x_i|^2``, the trace of the second moments;
 #: * ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` in any order of summation;
-#: * the number of rows;
-#: * the number of chunks, in the first bin's row;
-#: * the sum over chunks of their number of rows to the power :data:`SIZE_POWER`, in the first bin's
-#:   row: its root bounds the largest chunk closely from above.
-WEIGHT, FIRST, SECOND, TRACE, REACH, ROWS, CHUNKS, SIZES = range(8)
-N_MOMENTS: Final = 8
-SIZE_POWER: Final = 8
-
-#: Up to this number of doubles, statistics are summed chunk by chunk, which rounds less.
-_STAGED_MAX: Final = 2**18
+#: * the number of rows.
+WEIGHT, FIRST, SECOND, TRACE, REACH, ROWS = range(6)
+N_MOMENTS: Final = 6
 
 #: Edges of the hinge's bins for models that are too wide for finer ones: with the kink alone,
 #: bounds were up to twenty times as loose.
@@ -134,17 +127,9 @@ class BoundPlan:
         """Doubles in all arrays."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
-    @property
-    def is_staged(self) -> bool:
-        """Whether each chunk's statistics are summed separately before they are added."""
-        return self.size <= _STAGED_MAX
-
     def additions(self, moments: F64) -> float:
-        """Bound the number of additions in the sums of these moments."""
-        rows, chunks, sizes = (float(moments[:, c].sum()) for c in (ROWS, CHUNKS, SIZES))
-        if self.is_staged:
-            rows = min(rows, sizes ** (1.0 / SIZE_POWER) + 1.0)
-        return rows + chunks + 4.0 * self.n_sent + 20.0
+        """Bound the number of additions in the sums of these moments: no chunk is empty."""
+        return 2.0 * float(moments[:, ROWS].sum()) + 4.0 * self.n_sent + 20.0
 
     def zeros(self) -> dict[str, F64]:
         """Return zeroed sums."""

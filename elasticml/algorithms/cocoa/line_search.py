@@ -16,16 +16,12 @@ average.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.arrays import F64
 from elasticml.compiled import kernel
-from elasticml.objectives.loss_kernels import MarginLoss
-
-_NONE: Final = np.empty(0)
 
 # Compiled loops over the steps of dual variables: the sums of the line search.
 
@@ -97,14 +93,6 @@ def sum_steps(
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
     """Compile the sums, or load their machine code from the cache."""
     products(np.ones(1), np.ones(1))
-
-
-def summed_steps(loss: MarginLoss, before: F64, piece: Piece, step: F64) -> F64:
-    """Write a chunk's step from ``before`` to its dual variables; return its sums, (2,)."""
-    sums = np.zeros(2)
-    weights, offsets = (_NONE if a is None else a for a in (piece.weights, piece.offsets))
-    sum_steps(loss.terms, before, piece.alpha, piece.targets, weights, offsets, step, sums)
-    return sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

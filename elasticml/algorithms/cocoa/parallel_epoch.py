@@ -27,86 +27,44 @@ from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, ChunkRows, LocalDual
 from elasticml.arrays import F64, I64
 from elasticml.compiled import unchecked_kernel
 
-#: Stored values per coordinate after which a single thread's replica is merged, at a tenth of the
-#: cost of visiting them.
-VALUES_PER_MERGE: Final = 16
 #: Coordinates merged at a time: the float32 values of one cache line.
 _LINE: Final = 16
 
 
-class ReplicaArrays(NamedTuple):
-    """The arrays that a merge changes."""
+class Replicas(NamedTuple):
+    """The model during a pass, and each part's replica of it."""
 
-    #: (threads + 1, D), see :class:`ModelReplicas`.
+    #: (parts + 1, D); row 0 is the common starting point, the others are a replica each.
     rows: NDArray[Any]
-    #: (D,) the model at the beginning of a pass, and the change merged since.
+    #: (D,) the model at the beginning of the pass, and the change merged since.
     v: F64
     dv: F64
-    #: The multiple of a step that the local problem counts.
+    #: The multiple of a step that the local problem counts: sigma'.
     whole: float
-    #: Coordinates to merge: all, or 0 where a single part continues on its replica.
-    size: int
 
+    @staticmethod
+    def of(v: F64, n_parts: int, whole: float, dtype: np.dtype[Any]) -> Replicas:
+        """Return replicas of this type of a model, which is not changed."""
+        rows = np.empty((n_parts + 1, v.size), dtype)
+        rows[:] = v
+        return Replicas(rows, v, np.zeros(v.size), whole)
 
-class ModelReplicas:
-    """The replicas of one member.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Of the replicas.
-    """
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        #: (threads + 1, D); row 0 is the common starting point, the others are a replica each.
-        self.rows: NDArray[Any] = np.zeros((0, 0), dtype)
-        #: (D,) the model at the beginning of a pass, and the change merged since.
-        self.v: F64 = np.zeros(0)
-        self.dv: F64 = np.zeros(0)
-        #: Stored values visited since the last merge.
-        self._waiting = 0.0
-
-    def arrays(self, whole: float, *, is_due: bool = True) -> ReplicaArrays:
-        """Return the arrays for a merge of steps that count ``whole`` times."""
-        return ReplicaArrays(self.rows, self.v, self.dv, whole, self.v.size if is_due else 0)
-
-    def begin(self, v: F64, n_parts: int) -> None:
-        """Start a pass with this number of threads from a model, which is not changed."""
-        if self.rows.shape != (n_parts + 1, v.size):
-            self.rows = np.empty((n_parts + 1, v.size), self.rows.dtype)
-        self.rows[:] = v
-        self.v, self.dv, self._waiting = v, np.zeros(v.size), 0.0
-
-    def is_due(self, values: float) -> bool:
-        """Whether to merge after this number of further stored values.
-
-        Several threads always merge. A single thread continues on its replica until the visited
-        values are worth a pass over every coordinate.
-        """
-        self._waiting += values
-        if self.rows.shape[0] == 2 and self._waiting < VALUES_PER_MERGE * self.v.size:
-            return False
-        self._waiting = 0.0
-        return True
-
-    def finish(self, whole: float) -> None:
-        """Merge the rest of a single thread's steps, which count ``whole`` times."""
-        if self._waiting > 0.0:
-            shares = np.full(1, 1.0 / whole)
-            merge_range(self.arrays(whole), shares, 0, self.v.size, np.zeros(2))
-            self._waiting = 0.0
+    def finish(self) -> None:
+        """Merge the steps of a single part, which has continued on its replica."""
+        if self.rows.shape[0] == 2:
+            merge_range(self, 1.0 / self.whole, 0, self.v.size, np.zeros(2))
 
 
 @unchecked_kernel
-def merge_range(replicas: ReplicaArrays, shares: F64, begin: int, end: int, sums: F64) -> None:
+def merge_range(replicas: Replicas, share: float, begin: int, end: int, sums: F64) -> None:
     """Merge the coordinates from ``begin`` to ``end``.
 
     Works on one cache line at a time, in loops without a branch, and skips lines without changes.
 
     Parameters
     ----------
-    replicas : ReplicaArrays
-    shares : ndarray (at most threads,)
+    replicas : Replicas
+    share : float
         Factor of a replica's difference.
     sums : ndarray (2,)
         Added to: the step's product with the model before it, and its square.
@@ -116,16 +74,16 @@ def merge_range(replicas: ReplicaArrays, shares: F64, begin: int, end: int, sums
     steps, along, square = np.zeros(_LINE), np.zeros(_LINE), np.zeros(_LINE)
     for first in range(begin, end, _LINE):
         size, is_moved = min(_LINE, end - first), False
-        for k in range(shares.size):
-            copy = row_of(rows, k + 1)
+        for k in range(1, rows.shape[0]):
+            copy = row_of(rows, k)
             for j in range(size):
                 is_moved |= copy[first + j] != base[first + j]
         if not is_moved:
             continue
         for j in range(_LINE):
             steps[j] = 0.0
-        for k in range(shares.size):
-            copy, share = row_of(rows, k + 1), shares[k]
+        for k in range(1, rows.shape[0]):
+            copy = row_of(rows, k)
             for j in range(size):
                 steps[j] += (np.float64(copy[first + j]) - np.float64(base[first + j])) * share
         for j in range(size):
@@ -184,11 +142,11 @@ class Slices(NamedTuple):
     order: I64
     #: (slices + 1,), int64, boundaries of the slices.
     ends: I64
-    #: (slices, parts), each part's sigma'; 0: by the damping, which then adapts to the slice.
+    #: (slices,), the parts' sigma'; 0: by the damping, which then adapts to the slice.
     factors: F64
-    #: (slices, parts), in a scaled first pass, the weight of all rows that count and of those seen
-    #: before; else 0.
-    totals: F64
+    #: In a scaled first pass, the weight of all rows of a part, else 0; and (slices,) that of the
+    #: rows that it has seen before.
+    total: float
     seen: F64
 
 
@@ -198,8 +156,7 @@ class SliceResults(NamedTuple):
     #: (parts, 8), zeros; a cache line for each part.
     merged: F64
     tallies: F64
-    #: (N_SUMS + 1,), see :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`, except the last of
-    #: those; the entry after them is the growth of the local problem's objective.
+    #: (N_SUMS,), see :func:`elasticml.algorithms.cocoa.sdca_kernels.visit`, except the last.
     sums: F64
 
 
@@ -207,7 +164,7 @@ class SliceResults(NamedTuple):
 def run_tasks(
     slices: Slices,
     counters: I64,
-    replicas: ReplicaArrays,
+    replicas: Replicas,
     damping: F64,
     results: SliceResults,
     chunk_rows: ChunkRows,
@@ -220,19 +177,20 @@ def run_tasks(
     slices : Slices
     counters : ndarray (16,), int64
         Zeros at first: tasks drawn at 0 and, in another cache line, tasks done at 8.
-    replicas : ReplicaArrays
-    damping : ndarray (2,)
-        The factor, which is changed, and its lower limit.
+    replicas : Replicas
+        A single part continues on its own, which is merged when the pass ends.
+    damping : ndarray (1,)
+        The parts' factor, which is changed.
     results : SliceResults
     chunk_rows : ChunkRows
     dual : LocalDual
     """
-    order, ends, factors, totals, seen = slices
-    rows, whole, size = replicas.rows, replicas.whole, replicas.size
+    order, ends, factors, total, seen = slices
+    rows, whole = replicas.rows, replicas.whole
     merged, tallies, l2_total = results.merged, results.tallies, dual.l2_total
-    n_parts = factors.shape[1]
+    n_parts = rows.shape[0] - 1
+    size = rows.shape[1] if n_parts > 1 else 0
     n_phase = 2 * n_parts + 1
-    shares = np.empty(n_parts)
     while True:
         task = _draw(counters, 0)
         s, at = task // n_phase, task % n_phase
@@ -244,27 +202,25 @@ def run_tasks(
             looks += 1
             if looks > _LOOKS:
                 _give_way()
+        factor = factors[s] if factors[s] > 0.0 else whole * damping[0]
         if at < n_parts:
             begin, length = ends[s], ends[s + 1] - ends[s]
-            factor = factors[s, at] if factors[s, at] > 0.0 else whole * damping[0]
-            tallies[at, N_SUMS - 1] = seen[s, at]
+            tallies[at, N_SUMS - 1] = seen[s]
             visit(
                 order[begin + length * at // n_parts : begin + length * (at + 1) // n_parts],
                 chunk_rows,
                 dual,
                 factor / l2_total,
-                totals[s, at],
+                total,
                 rows[at + 1],
                 tallies[at],
             )
         elif at < 2 * n_parts:
             k = at - n_parts
-            for p in range(n_parts):
-                shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * damping[0])
             first, stop = size * k // n_parts, size * (k + 1) // n_parts
-            merge_range(replicas, shares, first, stop, merged[k])
+            merge_range(replicas, 1.0 / factor, first, stop, merged[k])
         else:
-            _conclude(l2_total, whole, damping, factors[s, 0] <= 0.0, results)
+            _conclude(l2_total, whole, damping, factors[s] <= 0.0, results)
         _draw(counters, 8)
 
 
@@ -281,7 +237,7 @@ def _conclude(
     learns: bool,
     results: SliceResults,
 ) -> None:
-    """Sum the results of a slice, and adapt the threads' factor."""
+    """Sum the results of a slice, and adapt the parts' factor."""
     merged, tallies, sums = results
     dual, curvature, along, square = 0.0, 0.0, 0.0, 0.0
     for k in range(tallies.shape[0]):
@@ -295,9 +251,7 @@ def _conclude(
             tallies[k, j] = 0.0
         for j in range(merged.shape[1]):
             merged[k, j] = 0.0
-    sums[N_SUMS] += dual - l2_total * (along + 0.5 * whole * square)
     if learns:
         slope = dual + curvature - l2_total * along
         bend = l2_total * whole * square + 2.0 * curvature
-        most = float(tallies.shape[0])
-        damping[0] = compiled_adapted(damping[0], slope, bend, damping[1], most)
+        damping[0] = compiled_adapted(damping[0], slope, bend, 1.0, float(tallies.shape[0]))

@@ -13,11 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.cocoa import chunk_pointers, sdca_kernels
+from elasticml.algorithms.cocoa import sdca_kernels
 from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.algorithms.cocoa.duhl import DuhlSelection
-from elasticml.algorithms.parallel import map_chunks
 from elasticml.arrays import I64
 from elasticml.data.out_of_core.store import OutOfCoreStore, store_of
 
@@ -38,52 +36,35 @@ class VisitOrder:
 
     Parameters
     ----------
-    bucket : int
-        Consecutive rows visited together.
     skips : bool
         Skip chunks that would have to be read and matter little, see
         :mod:`elasticml.algorithms.cocoa.duhl`.
     """
 
-    def __init__(self, bucket: int, *, skips: bool = False) -> None:
-        self._bucket = bucket
+    def __init__(self, *, skips: bool = False) -> None:
         self._turns = DuhlSelection() if skips else None
-        #: The last epoch counted as a turn of its chunks.
-        self._is_turn = False
         self._pieces: Sequence[Piece] = ()
         self._visits = np.zeros(0, np.int64)
         self._starts = np.zeros(1, np.int64)
-        self._shelf: OutOfCoreStore | None = None
-        self._is_measured = True
+        #: Where rows stream from.
+        self.store: OutOfCoreStore | None = None
 
-    def bind(self, pieces: Sequence[Piece], *, bucket: int | None = None) -> None:
+    def bind(self, pieces: Sequence[Piece], bucket: int) -> None:
         """Lay out the visits: the chunk in a number's upper 32 bits, its first row in the lower.
 
         Parameters
         ----------
-        bucket : int, optional
-            New number of rows visited together.
+        bucket : int
+            Consecutive rows visited together.
         """
-        self._bucket = self._bucket if bucket is None else bucket
         each = [
-            (number << 32) + np.arange(0, piece.chunk.n_rows, self._bucket, dtype=np.int64)
+            (number << 32) + np.arange(0, piece.chunk.n_rows, bucket, dtype=np.int64)
             for number, piece in enumerate(pieces)
         ]
         self._pieces = pieces
         self._visits = np.concatenate(each) if each else np.zeros(0, np.int64)
         self._starts = np.cumsum([0, *(part.size for part in each)], dtype=np.int64)
-        self._shelf = store_of([piece.chunk for piece in pieces])
-        self._is_measured = self._shelf is not None
-
-    def measure_all(self, measure: Measure, parallel: Parallel) -> None:
-        """Measure the bound pieces once, if their bodies stay in memory."""
-        if self._is_measured:
-            return
-        chunks = [piece.chunk for piece in self._pieces]
-        numbers = {id(chunk): number for number, chunk in enumerate(chunks)}
-        stored = chunk_pointers.total_stored(self._pieces)
-        map_chunks(lambda chunk: measure(numbers[id(chunk)]), chunks, stored, parallel)
-        self._is_measured = True
+        self.store = store_of([piece.chunk for piece in pieces])
 
     @property
     def size(self) -> int:
@@ -93,9 +74,9 @@ class VisitOrder:
     @property
     def n_batches(self) -> int:
         """Batches per epoch."""
-        if self._shelf is None:
+        if self.store is None:
             return 1
-        return len(self._shelf.batches([piece.chunk for piece in self._pieces]))
+        return len(self.store.batches([piece.chunk for piece in self._pieces]))
 
     def epoch(
         self,
@@ -125,19 +106,13 @@ class VisitOrder:
         ndarray (any,), int64
             The bodies of its chunks are loaded while it is processed.
         """
-        if self._shelf is not None:
-            yield from self._streamed(self._shelf, key, share, whole, measure)
+        if self.store is not None:
+            yield from self._streamed(self.store, key, share, whole, measure)
             return
         order = self._visits.copy()
         sdca_kernels.shuffle(order, mix_hash(*key))
         # A fraction of an epoch visits the first buckets of its order.
         yield order[: max(1, round(share * order.size))]
-
-    def undo(self) -> None:
-        """Do not count the last epoch as a turn of its chunks: its steps have been undone."""
-        if self._turns is not None and self._is_turn:
-            self._turns.undo()
-            self._is_turn = False
 
     def _streamed(
         self,
@@ -148,11 +123,10 @@ class VisitOrder:
         measure: Measure,
     ) -> Iterator[I64]:
         turns = np.arange(len(self._pieces), dtype=np.int64)
-        self._is_turn = share == 1.0
-        if self._turns is not None and self._is_turn:
+        if self._turns is not None and share == 1.0:
             chunks = [piece.chunk for piece in self._pieces]
             past = out_of_core.importance, out_of_core.resident
-            turns = turns[self._turns.next(key, chunks, *past, whole=whole)]
+            turns = turns[self._turns.next(chunks, *past, whole=whole)]
         sdca_kernels.shuffle_xorshift(turns, mix_hash(*key))
         numbers = turns[: max(1, round(share * turns.size))].tolist()
         batches = out_of_core.batches([self._pieces[number].chunk for number in numbers])

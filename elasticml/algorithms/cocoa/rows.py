@@ -141,7 +141,7 @@ def _train(
     v = np.zeros(columns.n_model)
     if initial:
         v = columns.trained(initial["coef"], float(initial.get("intercept", np.zeros(1))[0]))
-    cocoa = Rows(
+    cocoa = CocoaByRows(
         settings=settings,
         columns=columns,
         frozens=frozens,
@@ -194,7 +194,7 @@ def scale_arrays(columns: Columns) -> dict[str, F64]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rows(Cocoa):
+class CocoaByRows(Cocoa):
     """A job by rows: the model between rounds."""
 
     settings: CoCoA
@@ -366,7 +366,7 @@ class Rows(Cocoa):
         """Return the counts of a pass: visited rows, and of groups where they matter.
 
         ``on_cuda`` appears if rows were visited on a GPU; ``groups`` if members had several groups;
-        ``discarded`` and ``group_damping``, the groups' mean damping, if passes of groups were
+        ``discarded`` and ``group_damping``, the groups' mean damping, if sub-epochs of GPUs were
         undone or damped.
         """
         if outcome is None:

@@ -18,9 +18,9 @@ from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch, row
 from elasticml.arrays import F64, I64
 from elasticml.compiled import unchecked_kernel
 
-#: Sums that a visit adds to: change of the dual, curvature, visited rows, visited stored values,
-#: the rows' contributions to the duality gap as they are visited, and the weight seen.
-N_SUMS: Final = 6
+#: Sums that a visit adds to: change of the dual, curvature, visited rows, the rows' contributions
+#: to the duality gap as they are visited, and the weight seen.
+N_SUMS: Final = 5
 
 _I4: Final = np.empty(0, np.int32)
 _F8: Final = np.empty(0, np.float64)
@@ -84,39 +84,6 @@ def shuffle_xorshift(visits: I64, seed: int) -> None:
         state ^= state << np.uint64(17)
         j = np.int64(((state >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
         visits[i], visits[j] = visits[j], visits[i]
-
-
-@unchecked_kernel
-def weights_of_parts(visits: I64, ends: I64, bucket: int, table: I64, out: F64) -> None:
-    """Write the weight of the rows of each part of each slice into ``out`` (slices, parts).
-
-    Parameters
-    ----------
-    ends : ndarray (slices + 1,), int64
-        Boundaries of the slices.
-    """
-    n_parts = out.shape[1]
-    for s in range(out.shape[0]):
-        begin, length = ends[s], ends[s + 1] - ends[s]
-        for p in range(n_parts):
-            part = visits[begin + length * p // n_parts : begin + length * (p + 1) // n_parts]
-            out[s, p] = _weight_of(part, bucket, table)
-
-
-@unchecked_kernel
-def _weight_of(visits: I64, bucket: int, table: I64) -> float:
-    total = 0.0
-    for k in range(visits.size):
-        t = row_of(table, visits[k] >> 32)
-        first = visits[k] & 0xFFFFFFFF
-        stop = min(first + bucket, t[1])
-        if t[7] == 0:
-            total += stop - first
-        else:
-            weights = pointer(t[7], _F8)
-            for i in range(first, stop):
-                total += weights[i]
-    return total
 
 
 @unchecked_kernel
@@ -215,7 +182,7 @@ def visit(
     table, grams, like, bucket = rows
     loss, _, intercept, reach = dual
     itemsize, last, end = like.itemsize, r.size - 1, visits.size
-    rise, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
+    rise, curvature, visited, gap, seen = 0.0, 0.0, 0, 0.0, sums[4]
     for k in range(end):
         t, first = row_of(table, visits[k] >> 32), visits[k] & 0xFFFFFFFF
         kind, n_rows, width = t[0], t[1], t[2]
@@ -248,12 +215,12 @@ def visit(
             y, s, old = targets[i], weights[i] if is_weighted else 1.0, alpha[i]
             fold = loss.fold(y)
             seen += s
-            swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
+            swell = max(1.0, share / seen) if share > 0.0 and seen > 0.0 else 1.0
             shift = fold * offsets[i] if t[11] != 0 else 0.0
             z = swell * fold * (z + intercept * float(r[last])) + shift
             norm = float(norms[i]) + intercept * intercept
             new = loss.step(old, z, y, swell * unit * s * norm) if s > 0.0 else old
-            visited, stored = visited + 1, stored + count
+            visited += 1
             gap += s * loss.gap(old, z, y)
             if new == old:
                 if reach > 0.0:
@@ -268,9 +235,8 @@ def visit(
     sums[0] += rise
     sums[1] += curvature
     sums[2] += visited
-    sums[3] += stored
-    sums[4] += gap
-    sums[5] = seen
+    sums[3] += gap
+    sums[4] = seen
 
 
 @unchecked_kernel

@@ -28,7 +28,7 @@ from elasticml.algorithms.cocoa.coordinates import Coordinates, Settling
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.dual_blocks import (
     DualBlock,
-    blocks_of,
+    HeldChunk,
     divided,
     write_coefficients,
 )
@@ -42,66 +42,15 @@ from elasticml.algorithms.one_against_rest import ClassesSolver
 from elasticml.algorithms.parallel import map_chunks, runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, n_models, offset_column, targets_for
-from elasticml.arrays import F64, I64, address
+from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.data.chunks.kernels import add_sums
-from elasticml.data.chunks.products import Adjoint, Bodies, Forward, make_adjoint, make_forward
+from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import kept, release, row_array, store_of, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import CoCoA, settings_from_section
-
-
-@dataclass(slots=True)
-class _Held:
-    """What is kept of a chunk between exchanges; all arrays have shape (n_rows,)."""
-
-    chunk: Chunk
-    targets: F64
-    #: Sample weight times class weight; None if all are one.
-    weights: F64 | None
-    weight: float
-    #: The rows that a pass visits and their dual variables; created by the first pass.
-    piece: Piece | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _RowBlock:
-    """Consecutive chunks of one layout: a certificate visits them in a few compiled calls."""
-
-    chunks: Sequence[Chunk]
-    n_rows: int
-    #: Where each chunk's rows are in an array of all rows; the addresses from its beginning.
-    slices: Sequence[slice]
-    offsets: I64
-    #: (3, m): numbers of rows, addresses of targets, and of weights, 0 for none.
-    table: I64
-    #: Each chunk's weight.
-    weights: Sequence[float]
-    #: Where the bodies are; None if they are not needed.
-    bodies: Bodies | None
-
-    @staticmethod
-    def of(held: Sequence[_Held], *, bodies: bool) -> _RowBlock:
-        """Return the block of some chunks, at least one."""
-        chunks = [own.chunk for own in held]
-        ends = np.cumsum([0, *(chunk.n_rows for chunk in chunks)])
-        arrays = [(own.targets, own.weights) for own in held]
-        at = [[0 if a is None else address(a) for a in pair] for pair in arrays]
-        return _RowBlock(
-            chunks=chunks,
-            n_rows=int(ends[-1]),
-            slices=[slice(low, high) for low, high in itertools.pairwise(ends.tolist())],
-            offsets=8 * ends[:-1],
-            table=np.ascontiguousarray(np.column_stack([np.diff(ends), at]).T),
-            weights=[own.weight for own in held],
-            bodies=Bodies.of(chunks) if bodies else None,
-        )
-
-    def places_in(self, array: F64) -> I64:
-        """Return the addresses of the chunks' parts of an array (n_rows,)."""
-        return address(array) + self.offsets
 
 
 @dataclass(slots=True)
@@ -145,12 +94,10 @@ class CocoaSolver:
         #: The chunks of the last exchange, and what is held of them.
         self._chunks: list[Chunk] = []
         self._n_rows = 0
-        self._held: dict[ChunkId, _Held] = {}
-        #: Those of the last pass: its chunks were up to date.
-        self._pieces: tuple[Piece, ...] = ()
+        self._held: dict[ChunkId, HeldChunk] = {}
+        #: All of them in blocks, or those that were up to date in the last pass; and its pieces.
         self._blocks: list[DualBlock] = []
-        #: Blocks of chunks in memory for certificates, by their first one and their number.
-        self._row_blocks_known: dict[tuple[ChunkId, int, bool], list[_RowBlock]] = {}
+        self._pieces: tuple[Piece, ...] = ()
         check_driver(self._settings.device)
         #: Created by the first pass: in its thread, compiling for a GPU delays nothing else.
         self._device: Device = "cpu"
@@ -167,24 +114,18 @@ class CocoaSolver:
         return self._local
 
     def _made_local(self, dtype: str, n_nodes: int) -> DualSolver:
-        scaling = self._constant or None
-        solvers: list[DualSolver]
+        scaling, n = self._constant or None, self._settings.given_groups
+        solvers: Sequence[DualSolver]
         caches: ChunkCaches | None = None
         if self._device == "cuda":
             from elasticml.algorithms.cocoa.cuda_solver import cuda_solvers
 
             # Rows stay on their device.
-            solvers = cuda_solvers(
-                self._settings.given_groups,
-                loss=self._loss,
-                dtype=dtype,
-                intercept_scaling=scaling,
-            )
-            if len(solvers) == 1:
-                return solvers[0]
+            solvers = cuda_solvers(n, loss=self._loss, dtype=dtype, intercept_scaling=scaling)
         else:
+            n = n or n_nodes
             # The papers have no groups between which chunks could move.
-            caches = None if self._settings.is_paper else {}
+            caches = None if self._settings.is_paper or n == 1 else {}
             options = PassOptions(
                 bucket=self._settings.given_bucket,
                 shrink=self._settings.shrinks,
@@ -198,15 +139,12 @@ class CocoaSolver:
                     options=options,
                     caches=caches,
                 )
-                for _ in range(self._settings.given_groups or n_nodes)
+                for _ in range(n)
             ]
+        if len(solvers) == 1:
+            return solvers[0]
         searches = self._settings.searches_line
-        return GroupedSolver(
-            solvers,
-            loss=self._loss,
-            searches=searches,
-            caches=caches,
-        )
+        return GroupedSolver(solvers, loss=self._loss, searches=searches, caches=caches)
 
     def warm_up(self, parallel: Parallel) -> None:
         """Compile the loops for the job's loss, or load their machine code from the cache."""
@@ -234,7 +172,6 @@ class CocoaSolver:
     def _take(self, chunks: Sequence[Chunk]) -> None:
         """Hold these chunks and no others."""
         held, self._chunks, self._pieces, self._blocks = {}, [], (), []
-        self._row_blocks_known = {}
         for chunk in chunks:
             entry = self._held.get(chunk.id)
             if entry is None or entry.chunk is not chunk:
@@ -244,10 +181,10 @@ class CocoaSolver:
         self._held, self._chunks = held, list(chunks)
         self._n_rows = sum(chunk.n_rows for chunk in chunks)
 
-    def _hold(self, chunk: Chunk) -> _Held:
+    def _hold(self, chunk: Chunk) -> HeldChunk:
         labels = np.asarray(chunk.labels, np.float64)
         weights = self._targets.weights(labels, chunk.weights)
-        return _Held(
+        return HeldChunk(
             chunk=chunk,
             targets=kept(chunk, self._targets.of(labels)),
             weights=None if weights is None else kept(chunk, weights),
@@ -257,6 +194,14 @@ class CocoaSolver:
     def _moved(self, chunk: Chunk, alpha: F64, step: F64, gamma: float) -> F64:
         targets = self._held[chunk.id].targets
         return dual_blocks.moved(self._loss, targets, chunk, alpha, step, gamma)
+
+    def _make_blocks(self, chunks: Sequence[Chunk], parallel: Parallel) -> None:
+        """Put these chunks into blocks, so that threads have as much to do."""
+        if sum(len(block.chunks) for block in self._blocks) != len(chunks):
+            self._pieces, self._blocks = (), []
+            for part in runs(chunks, parallel.n_threads):
+                held = [self._held[chunk.id] for chunk in part]
+                self._blocks += [DualBlock(self._duals, some) for some in divided(held)]
 
     def _settled(self, work: Work, parallel: Parallel) -> list[F64] | None:
         """Return the blocks' settled dual variables; None if a chunk is in no block."""
@@ -278,6 +223,10 @@ class CocoaSolver:
         before = self._settled(work, parallel)
         if before is None:
             before = self._joined(work, chunks, parallel)
+        if not self._pieces:
+            for block in self._blocks:
+                block.take([self._piece(chunk, work) for chunk in block.chunks])
+            self._pieces = tuple(itertools.chain(*(block.pieces for block in self._blocks)))
         for block, alpha in zip(self._blocks, before, strict=True):
             block.begin(alpha)
         pieces = self._pieces
@@ -326,9 +275,9 @@ class CocoaSolver:
             self._n_rows,
             parallel,
         )
-        up_to_date = list(itertools.compress(chunks, settled))
-        self._pieces = tuple(self._piece(chunk, work) for chunk in up_to_date)
-        self._blocks = blocks_of(self._duals, self._pieces, up_to_date)
+        if not all(settled):
+            self._pieces, self._blocks = (), []
+        self._make_blocks(list(itertools.compress(chunks, settled)), parallel)
         return [block.gathered() for block in self._blocks]
 
     def _change(self, size: int, weight: float) -> F64:
@@ -389,19 +338,20 @@ class CocoaSolver:
         # A job's first certificate: all results are zero, whatever the rows are.
         is_blank = forward is None and plan is None and work.parameters["fill"] == "zero"
         is_blank = is_blank and all(self._duals.serial(chunk) is None for chunk in chunks)
+        self._make_blocks(chunks, parallel)
         is_settled = self._settle_blocks(work, chunks, parallel)
         #: Each chunk's contribution to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
 
-        def run(part: Sequence[Chunk]) -> _CertificateSums:
+        def run(part: Sequence[DualBlock]) -> _CertificateSums:
             adjoint = make_adjoint(self._facts.layout, d)
             sums = _CertificateSums(adjoint, {} if plan is None else plan.zeros())
-            for rows in self._row_blocks(part, bodies=not is_blank):
+            for rows in part if is_blank else _loaded(part):
                 margins = self._margins(rows, forward, float(sent[d]) if sent.size > d else 0.0)
                 if not is_settled:
                     sums.values[3] += self._give_duals(work, rows, margins)
                 before = sums.values[0] - sums.values[1]
-                coefficients = self._add_objectives(rows, margins, sums)
+                coefficients = self._add_objectives(rows, margins, sums, reads=not is_blank)
                 if plan is not None:
                     self._add_statistics(work, plan, rows, margins, sums.binned)
                 if rows.chunks[0].out_of_core is not None:
@@ -412,7 +362,7 @@ class CocoaSolver:
 
         total, image = np.zeros(4), np.zeros(sent.size)
         binned = {} if plan is None else plan.zeros()
-        for sums in parallel.map(run, runs(chunks, parallel.n_threads)):
+        for sums in parallel.map(run, runs(self._blocks, parallel.n_threads)):
             total += sums.values
             sums.adjoint.result(image[:d])
             if sent.size > d:
@@ -426,25 +376,9 @@ class CocoaSolver:
         parts = {name: np.array(value) for name, value in zip(names, total, strict=True)}
         return {**parts, "image": image, **binned}
 
-    def _row_blocks(self, part: Sequence[Chunk], *, bodies: bool) -> Iterator[_RowBlock]:
-        """Yield consecutive chunks in blocks: single ones, streamed, if they are out of core."""
-        if store_of(part) is not None:
-            for chunk in stream_chunks(part) if bodies else part:
-                yield _RowBlock.of([self._held[chunk.id]], bodies=bodies)
-            return
-        key = part[0].id, len(part), bodies
-        if key not in self._row_blocks_known:
-            self._row_blocks_known[key] = [
-                _RowBlock.of([self._held[chunk.id] for chunk in some], bodies=bodies)
-                for _, same in itertools.groupby(part, lambda chunk: chunk.layout)
-                for some in divided(list(same))
-            ]
-        yield from self._row_blocks_known[key]
-
-    def _margins(self, rows: _RowBlock, forward: Forward | None, offset: float) -> F64:
+    def _margins(self, rows: DualBlock, forward: Forward | None, offset: float) -> F64:
         if forward is None:
             return np.full(rows.n_rows, offset)
-        assert rows.bodies is not None
         margins = np.empty(rows.n_rows)
         forward.write_all(rows.bodies, offset, rows.places_in(margins))
         return margins
@@ -458,7 +392,7 @@ class CocoaSolver:
             block.write(alpha, alpha.copy(), int(work.parameters["serial"]))
         return True
 
-    def _give_duals(self, work: Work, rows: _RowBlock, margins: F64) -> int:
+    def _give_duals(self, work: Work, rows: DualBlock, margins: F64) -> int:
         """Settle the chunks, or fill in their dual variables; return the rows not up to date."""
         unset, exchange = 0, Settling.of(work)
         for chunk, place in zip(rows.chunks, rows.slices, strict=True):
@@ -475,19 +409,20 @@ class CocoaSolver:
                 unset += chunk.n_rows
         return unset
 
-    def _add_objectives(self, rows: _RowBlock, margins: F64, sums: _CertificateSums) -> F64:
+    def _add_objectives(
+        self, rows: DualBlock, margins: F64, sums: _CertificateSums, *, reads: bool
+    ) -> F64:
         """Add the chunks' losses, conjugates, weights and images; return the rows' coefficients."""
         alpha, coefficients = np.empty(rows.n_rows), np.empty(rows.n_rows)
         np.concatenate([self._duals.values(chunk) for chunk in rows.chunks], out=alpha)
-        n, at_targets, at_weights = rows.table
+        n, places = rows.rows, (rows.table[0], rows.table[1])
         at_alpha, at = rows.places_in(alpha), rows.places_in(coefficients)
-        places = at_targets, at_weights
         self._loss.values_and_slopes(n, rows.places_in(margins), *places, at, sums.values[0:1])
         self._loss.minus_conjugates(n, at_alpha, *places, sums.values[1:2])
         # One after another, as if there were no blocks.
         sums.values[2] = np.cumsum([sums.values[2], *rows.weights])[-1]
         write_coefficients(self._loss.is_classification, n, at_alpha, *places, at)
-        if rows.bodies is not None:
+        if reads:
             sums.adjoint.add_all(rows.bodies, at)
         add_sums(n, at, sums.constant)
         return coefficients
@@ -495,7 +430,7 @@ class CocoaSolver:
     # --- statistics -----------------------------------------------------------------------------
 
     def _add_statistics(
-        self, work: Work, plan: BoundPlan, rows: _RowBlock, margins: F64, binned: dict[str, F64]
+        self, work: Work, plan: BoundPlan, rows: DualBlock, margins: F64, binned: dict[str, F64]
     ) -> None:
         columns, sent = self._columns(work), np.array(work.model["sent"], np.float64)
         for chunk, place in zip(rows.chunks, rows.slices, strict=True):
@@ -543,6 +478,16 @@ def make_solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
     for solver in solvers:
         solver.siblings = solvers
     return ClassesSolver(solvers)
+
+
+def _loaded(blocks: Sequence[DualBlock]) -> Iterator[DualBlock]:
+    """Yield blocks whose bodies are loaded: those out of core have one chunk each."""
+    if store_of([block.chunks[0] for block in blocks]) is None:
+        yield from blocks
+        return
+    chunks = stream_chunks([block.chunks[0] for block in blocks])
+    for block, _ in zip(blocks, chunks, strict=True):
+        yield block
 
 
 def _sigma(work: Work) -> float | None:

@@ -1,4 +1,4 @@
-"""Damping of parallel steps: what a line search, a loss and a repeated pass do to it."""
+"""Damping of parallel steps: what a line search and a loss do to it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,20 @@ def test_a_line_search_moves_the_damping(slope, bend, damping, least, most, expe
     assert adapted(damping, slope, bend, least, most) == pytest.approx(expected)
 
 
-def test_a_loss_doubles_the_least_damping_and_passes_without_one_halve_it() -> None:
-    damping = Damping(8.0)
-    damping.begin(0, 8.0)
+def test_a_loss_halves_the_steps_and_visits_without_one_double_them() -> None:
+    damping = Damping(0.125)
     assert not damping.accepts(-1.0, 1.0, 0.0)
-    assert (damping.factor[1], damping.share) == (2.0, 0.5)
-    for serial in range(1, PATIENCE + 1):
-        assert damping.factor[1] == 2.0
-        damping.begin(serial, 8.0)
+    for _ in range(PATIENCE):
+        assert damping.share == 0.5
         assert damping.accepts(1.0, 1.0, 0.0)
-    assert damping.factor[1] == 1.0
-    for serial in range(9, 14):
-        damping.begin(serial, 8.0)
+    assert damping.share == 1.0
+    # A doubling that is taken back: the next one waits twice as long.
+    assert not damping.accepts(np.nan, 1.0, 0.0)
+    for _ in range(2 * PATIENCE):
+        assert damping.share == 0.5
+        # A loss of the size of rounding is none.
+        assert damping.accepts(-0.5, 1.0, 0.5)
+    assert damping.share == 1.0
+    for _ in range(5):
         damping.accepts(-1.0, 1.0, 0.0)
-    assert damping.factor.tolist() == [8.0, 8.0]
-    assert damping.is_safe
-
-
-def test_a_repeated_pass_starts_from_the_state_of_its_first_attempt() -> None:
-    damping = Damping(8.0)
-    for _ in range(3):
-        damping.begin(7, 8.0)
-        damping.accepts(-1.0, 1.0, 0.0)
-        np.testing.assert_array_equal(damping.factor, [8.0, 2.0])
+    assert damping.share == 0.125

@@ -23,23 +23,17 @@ def named(some: Sequence[Chunk], gaps: Sequence[float]) -> dict[ChunkId, float]:
     return {chunk.id: gap for chunk, gap in zip(some, gaps, strict=True)}
 
 
-def key(serial: int, epoch: int = 0) -> tuple[int, int, int]:
-    return 7, serial, epoch
-
-
 def selection_after_certificate(
     some: Sequence[Chunk], gaps: Sequence[float]
 ) -> tuple[DuhlSelection, dict[ChunkId, float]]:
     """Return the selection after a pass over all chunks and a certificate."""
     turns = DuhlSelection()
-    assert turns.next(key(0), some, {}, set()).all()
+    assert turns.next(some, {}, set()).all()
     return turns, named(some, gaps)
 
 
-def ten(
-    turns: DuhlSelection, some: Sequence[Chunk], known: dict[ChunkId, float], serial: int = 1
-) -> list[int]:
-    return np.flatnonzero(turns.next(key(serial), some, known, set())).tolist()
+def ten(turns: DuhlSelection, some: Sequence[Chunk], known: dict[ChunkId, float]) -> list[int]:
+    return np.flatnonzero(turns.next(some, known, set())).tolist()
 
 
 def test_a_pass_reads_the_chunks_that_hold_most_of_the_gap() -> None:
@@ -50,7 +44,7 @@ def test_a_pass_reads_the_chunks_that_hold_most_of_the_gap() -> None:
     # Chunks in memory are visited, too, and count with their share.
     turns, known = selection_after_certificate(some, gaps)
     staying = {some[0].id, some[1].id}
-    assert np.flatnonzero(turns.next(key(1), some, known, staying)).tolist() == [0, 1, 3, 9]
+    assert np.flatnonzero(turns.next(some, known, staying)).tolist() == [0, 1, 3, 9]
 
 
 def test_a_visited_chunk_counts_for_less_until_the_next_certificate() -> None:
@@ -58,20 +52,8 @@ def test_a_visited_chunk_counts_for_less_until_the_next_certificate() -> None:
     turns, known = selection_after_certificate(some, [100.0, 20.0, *[0.5] * 8])
     assert ten(turns, some, known) == [0, 1]
     # 10, 2 and eight times 0.5 are left: 90 % of it takes more than half of them, so all.
-    assert ten(turns, some, known, 2) == list(range(10))
-    assert ten(turns, some, dict(known), 3) == [0, 1]
-
-
-def test_an_undone_pass_is_no_visit_and_keeps_its_number() -> None:
-    some = chunks(10)
-    gaps = [100.0, 20.0, *[0.5] * 8]
-    turns, known = selection_after_certificate(some, gaps)
-    for serial in range(1, 1 + EVERY - 1):
-        assert ten(turns, some, known, serial) == [0, 1]
-        turns.undo()
-    # Nothing of the gap was removed, but the others have reached the longest wait, and so have
-    # these two, whose visits did not count.
-    assert ten(turns, some, known, EVERY) == list(range(10))
+    assert ten(turns, some, known) == list(range(10))
+    assert ten(turns, some, dict(known)) == [0, 1]
 
 
 def test_every_chunk_is_visited_within_a_few_passes() -> None:
@@ -80,7 +62,7 @@ def test_every_chunk_is_visited_within_a_few_passes() -> None:
     last = [0] * 40
     for number in range(1, 30):
         # Before each pass a certificate gives all of the gap to one chunk.
-        chosen = turns.next(key(number), some, named(some, [1.0, *[0.0] * 39]), set())
+        chosen = turns.next(some, named(some, [1.0, *[0.0] * 39]), set())
         assert chosen[0]
         for k in np.flatnonzero(chosen):
             assert number - last[k] <= EVERY
@@ -101,9 +83,9 @@ def test_a_pass_reads_only_the_selected_chunks(tmp_path: Path) -> None:
     p = on_disk(problem("csr", "hinge"), tmp_path)
     here = p.pieces[0].chunk.out_of_core
     assert here is not None
-    orders = {skips: VisitOrder(8, skips=skips) for skips in (False, True)}
+    orders = {skips: VisitOrder(skips=skips) for skips in (False, True)}
     for each in orders.values():
-        each.bind(p.pieces)
+        each.bind(p.pieces, 8)
 
     def seen(skips: bool, serial: int, **given: bool) -> set[int]:
         parts = list(orders[skips].epoch((3, serial, 0), 1.0, **given))

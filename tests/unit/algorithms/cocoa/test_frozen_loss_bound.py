@@ -62,12 +62,12 @@ class Case:
                 dense[i, 8 + np.arange(3) * 4 + word[:-1] * 2 + word[1:]] = 1.0
         factor = np.exp(rng.standard_normal(d)) if mapped != "plain" else None
         shift = rng.standard_normal(d) if mapped == "shifted" else None
-        has = mapped == "intercept"
+        has = mapped in ("shifted", "intercept")  # columns are shifted only with one
         self.rows = Columns(n_columns=d, intercept=has, factor=factor, shift=shift, constant=0.7)
         f = np.ones(d) if factor is None else factor
         m = np.zeros(d) if shift is None else shift
         self.seen = (dense - m) * f
-        if mapped == "intercept":
+        if has:
             self.seen = np.hstack([self.seen, np.full((n, 1), 0.7)])
         self.y, self.loss, self.rng = y, loss, rng
         self.weights = rng.exponential(size=n) if weighted else None

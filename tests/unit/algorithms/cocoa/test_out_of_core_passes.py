@@ -23,8 +23,8 @@ def out_of_core(folder: Path, batch_bytes: int) -> OutOfCoreStore:
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_each_bucket_is_visited_once_whatever_stays_in_memory(tmp_path: Path, share: float) -> None:
     p = on_disk(problem("csr", "hinge"), tmp_path)
-    orders, here = VisitOrder(8), p.pieces[0].chunk.out_of_core
-    orders.bind(p.pieces)
+    orders, here = VisitOrder(), p.pieces[0].chunk.out_of_core
+    orders.bind(p.pieces, 8)
     assert here is not None
     first = [part.tolist() for part in orders.epoch((3, 1, 0), share)]
     visits = sorted(visit for part in first for visit in part)

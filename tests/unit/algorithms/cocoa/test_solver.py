@@ -72,7 +72,8 @@ def solver_after_two_passes(
 
 
 def test_a_step_is_taken_once_with_the_scale_of_the_next_exchange() -> None:
-    solver, chunks, partial = solver_after_two_passes()
+    # Without shrinking, which a repeated pass continues, both make the same visits.
+    solver, chunks, partial = solver_after_two_passes(shrink=False)
     assert all(not chunk.state["alpha"].any() for chunk in chunks)
     sent = [chunk.state for chunk in chunks]
     before = copy.deepcopy(sent)
