@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -390,11 +390,12 @@ def _fresh(chunk: Chunk) -> Chunk:
 
 
 def facts_of(chunks: Sequence[Chunk]) -> DatasetStats:
-    """Return the statistics of these chunks, as if they were one block."""
+    """Return the statistics of these chunks."""
     columns = max(chunk.layout.n_columns for chunk in chunks)
     layout = chunks[0].layout
     assert layout.n_columns == columns
-    return merge_summaries([summarise(0, chunks, layout)])
+    facts = merge_summaries([summarise(0, chunks, layout)])
+    return replace(facts, n_blocks=1 + max(chunk.id.block for chunk in chunks))
 
 
 def split_rows(

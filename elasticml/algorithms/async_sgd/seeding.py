@@ -4,8 +4,6 @@ The parts that need the members' examples are generators of exchanges. The rows 
 seed and the chunks' ids, not on the owners. Each row has its own position in the result, so that
 the sum over members concatenates them.
 
-``async_places``
-    Up, reduced by maximum: the number of chunks in each block, which gives chunks their numbers.
 ``async_count``, ``async_rows``
     Random rows: each row of non-zero weight is drawn with probability ``rate``. With ``centres``
     the probability is ``rate`` times weight times squared distance to the nearest of them. The
@@ -32,6 +30,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms import chunk_numbers
 from elasticml.algorithms.async_sgd.base import Start
 from elasticml.algorithms.async_sgd.nearest_centres import dense_rows, statistics_of, whole
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus
@@ -44,7 +43,6 @@ from elasticml.errors import DataError
 
 How = Literal["kmeans++", "kmeans||", "sample"]
 
-_PLACES: Final = "async_places"
 _COUNT: Final = "async_count"
 _ROWS: Final = "async_rows"
 _INERTIA: Final = "async_inertia"
@@ -92,9 +90,7 @@ def start(
         When the data have fewer distinct rows than there are centres.
     """
     rng = np.random.default_rng([_CENTRES, seed])
-    outcome = yield _exchange(_PLACES, {}, {"chunks": (n_blocks,)}, reduce="max")
-    # The number of each block's first chunk, then the number of chunks, (n_blocks + 1,).
-    at = np.concatenate(([0], np.cumsum(outcome.arrays["chunks"]))).astype(np.int64)
+    at = yield from chunk_numbers.number_chunks(n_blocks)
     # Draw a few more than needed: their number is random.
     n_drawn = rows_each * clusters + 5.0 * math.sqrt(rows_each * clusters)
     share = min(1.0, n_drawn / max(1, n_rows))
@@ -115,7 +111,7 @@ def start(
 
 
 def _draw(
-    rate: float, centres: F64 | None, at: NDArray[np.int64], columns: int, seed: int, serial: int
+    rate: float, centres: F64 | None, at: F64, columns: int, seed: int, serial: int
 ) -> Generator[Exchange, Outcome, F64]:
     """Count the rows that each chunk draws, then fetch them; each chunk fills its own part."""
     model: dict[str, NDArray[Any]] = {"places": at}
@@ -134,7 +130,7 @@ def _draw(
 
 
 def _parallel(
-    rows: F64, clusters: int, at: NDArray[np.int64], seed: int, rng: np.random.Generator
+    rows: F64, clusters: int, at: F64, seed: int, rng: np.random.Generator
 ) -> Generator[Exchange, Outcome, F64]:
     candidates = rows[int(rng.integers(len(rows)))][None, :].copy()
     for serial in range(1, _ROUNDS + 1):
@@ -161,7 +157,6 @@ def _exchange(
     model: Mapping[str, NDArray[Any]],
     returns: Mapping[str, tuple[int, ...]],
     parameters: Mapping[str, float | int] | None = None,
-    reduce: Any = "sum",
 ) -> Exchange:
     # Seeding without some chunks would be seeding of other data; waiting for them is cheap here.
     return Exchange(
@@ -169,19 +164,16 @@ def _exchange(
         model={name: np.ascontiguousarray(array, np.float64) for name, array in model.items()},
         returns=returns,
         parameters={} if parameters is None else parameters,
-        reduce=reduce,
         require="everybody",
     )
 
 
 def answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
     """Compute any of these exchanges over a member's chunks."""
-    if work.operation == _PLACES:
-        n_chunks = np.zeros(work.returns["chunks"])
+    if work.operation == chunk_numbers.CHUNK_COUNTS:
         for chunk in chunks:
             _clear_cache(chunk)
-            n_chunks[chunk.id.block] = max(n_chunks[chunk.id.block], chunk.id.ordinal + 1)
-        return {"chunks": n_chunks}
+        return chunk_numbers.chunk_counts(work, chunks)
     parts = parallel.map(lambda part: _partial(work, part), runs(chunks, parallel.n_threads))
     total = {name: np.zeros(shape) for name, shape in work.returns.items()}
     for part in parts:
@@ -192,7 +184,7 @@ def answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
 
 #: A member's shares of the exchanges of this module, by their names.
 OPERATIONS: Final[Mapping[str, Operation]] = dict.fromkeys(
-    (_PLACES, _COUNT, _ROWS, _INERTIA, _WEIGHTS, _PASS), answer
+    (chunk_numbers.CHUNK_COUNTS, _COUNT, _ROWS, _INERTIA, _WEIGHTS, _PASS), answer
 )
 
 
@@ -204,8 +196,8 @@ def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
         inertia = np.array(found.inertia)
         return {"sums": found.sums, "counts": found.counts, "inertia": inertia}
     out = {name: np.zeros(shape) for name, shape in work.returns.items()}
-    for chunk in chunks:
-        place = int(work.model["places"][chunk.id.block]) + chunk.id.ordinal
+    numbers = chunk_numbers.numbers_of(work.model["places"], chunks)
+    for chunk, place in zip(chunks, numbers, strict=True):
         rows = _drawn(work, chunk)
         if work.operation == _COUNT:
             out["counts"][place] = rows.size

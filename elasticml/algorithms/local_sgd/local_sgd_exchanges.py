@@ -11,8 +11,6 @@ from elasticml.arrays import F64
 Require = Literal["any", "everybody"]
 
 #: Operations.
-BLOCKS: Final = "blocks"
-ORDINALS: Final = "ordinals"
 SURVEY: Final = "survey"
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
@@ -20,24 +18,6 @@ EVALUATE: Final = "evaluate"
 #: Indices of a round's sums: samples, their losses, samples left in the epoch, samples computed on
 #: CUDA, and members without the frozen parameters.
 SAMPLES, LOSSES, LEFT, ON_CUDA, LACKING = range(5)
-
-
-def blocks_exchange() -> Exchange:
-    """Return the exchange for the number of blocks, from the members' chunk ids."""
-    return Exchange(
-        operation=BLOCKS, model={}, returns={"blocks": ()}, reduce="max", require="everybody"
-    )
-
-
-def ordinals_exchange(n_blocks: int) -> Exchange:
-    """Return the exchange for the number of chunks in each block."""
-    return Exchange(
-        operation=ORDINALS,
-        model={},
-        returns={"chunks": (n_blocks,)},
-        reduce="max",
-        require="everybody",
-    )
 
 
 def survey_exchange(starts: F64) -> Exchange:

@@ -28,21 +28,6 @@ _NOISE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkNumbers:
-    """The numbers of chunks in the trainer's table: by block, then by ordinal.
-
-    ``starts`` (n_blocks + 1,), int64: the number of each block's first chunk.
-    """
-
-    starts: I64
-
-    def of(self, chunks: Sequence[Chunk]) -> I64:
-        """Return the numbers of chunks, shape (n,)."""
-        starts = self.starts.tolist()
-        return np.array([starts[c.id.block] + c.id.ordinal for c in chunks], np.int64)
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
     """Examples in sampling order, (n,) each."""
 

@@ -12,16 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from elasticml.algorithms import chunk_numbers
 from elasticml.algorithms.base import Arrays, Parallel, Work
 from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
 from elasticml.algorithms.local_sgd.network import Network
-from elasticml.algorithms.local_sgd.sampler import (
-    ChunkNumbers,
-    Sampler,
-    Taken,
-    held_out,
-    noise_seed,
-)
+from elasticml.algorithms.local_sgd.sampler import Sampler, Taken, held_out, noise_seed
 from elasticml.algorithms.local_sgd.torch_import import load_torch
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
@@ -51,10 +46,8 @@ class LocalSGDSolver:
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over these chunks."""
         match work.operation:
-            case local_sgd_exchanges.BLOCKS:
-                return {"blocks": np.array(max((c.id.block + 1 for c in chunks), default=0), float)}
-            case local_sgd_exchanges.ORDINALS:
-                return self._ordinals(work, chunks)
+            case chunk_numbers.CHUNK_COUNTS:
+                return chunk_numbers.chunk_counts(work, chunks)
             case local_sgd_exchanges.SURVEY:
                 return self._survey(work, chunks, parallel)
             case local_sgd_exchanges.EVALUATE:
@@ -75,15 +68,9 @@ class LocalSGDSolver:
 
     # --- before the first round -----------------------------------------------------------------
 
-    def _ordinals(self, work: Work, chunks: Sequence[Chunk]) -> Arrays:
-        counts = np.zeros(work.returns["chunks"])
-        for chunk in chunks:
-            counts[chunk.id.block] = max(counts[chunk.id.block], chunk.id.ordinal + 1)
-        return {"chunks": counts}
-
     def _survey(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         rows = np.zeros(work.returns["rows"])
-        numbers = _places(work).of(chunks)
+        numbers = chunk_numbers.numbers_of(work.model["starts"], chunks)
         rows[numbers] = [self._sampler.n_trained(chunk) for chunk in chunks]
         measured = chunks if self._settings.normalize == "auto" else []
         moments = np.sum([np.zeros(3), *parallel.map(_moments, measured)], axis=0)
@@ -93,7 +80,7 @@ class LocalSGDSolver:
 
     def _train(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         settings, parameters, model = self._settings, work.parameters, work.model
-        numbers = _places(work).of(chunks)
+        numbers = chunk_numbers.numbers_of(model["starts"], chunks)
         position = model["positions"][numbers].astype(np.int64)
         n_local = self._sampler.begin(chunks, position, int(parameters["epoch"]))
         sizes = step_schedule.steps(
@@ -165,10 +152,6 @@ class LocalSGDSolver:
             values_of_rows = [_weight(chunks[chunk], row) for chunk, row in pairs]
             weights = network.sample_weights(np.array(values_of_rows))
         return x, network.targets(labels), weights
-
-
-def _places(work: Work) -> ChunkNumbers:
-    return ChunkNumbers(work.model["starts"].astype(np.int64))
 
 
 def _weight(chunk: Chunk, row: int) -> float:

@@ -33,6 +33,7 @@ from elasticml.algorithms.base import (
     RoundEnd,
     Trainer,
 )
+from elasticml.algorithms.chunk_numbers import number_chunks
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.local_sgd import local_sgd_exchanges, step_schedule
 from elasticml.algorithms.local_sgd.module_factory import INPUT_MEAN, INPUT_STD
@@ -75,6 +76,7 @@ def make_trainer(
         network.fill_named(initial)
     descent = _Descent(
         settings=checked,
+        n_blocks=facts.n_blocks,
         network=network,
         rule=rule,
         initial=initial,
@@ -105,6 +107,7 @@ class _Descent:
     """The trainer's state between rounds."""
 
     settings: LocalSGD
+    n_blocks: int
     network: Network
     rule: str
     #: Arrays of the initial model by the module's names, with the normalisation of inputs; empty:
@@ -142,9 +145,7 @@ class _Descent:
 
     def survey(self) -> _Steps:
         """Assign numbers to chunks, count training examples, and compute the inputs' moments."""
-        outcome = yield local_sgd_exchanges.blocks_exchange()
-        outcome = yield local_sgd_exchanges.ordinals_exchange(int(outcome.arrays["blocks"]))
-        self.starts = np.append(0.0, np.cumsum(outcome.arrays["chunks"]))
+        self.starts = yield from number_chunks(self.n_blocks)
         outcome = yield local_sgd_exchanges.survey_exchange(self.starts)
         self.rows = np.array(outcome.arrays["rows"])
         self.positions = np.zeros_like(self.rows)
