@@ -7,7 +7,7 @@ residuals are those of :mod:`elasticml.algorithms.cocoa.sweep_kernels`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ class GramProblem(NamedTuple):
     yy: float
 
 
-@inlined_kernel
 def feasible_share(best: float, a1: float, steepest: float, positive: bool) -> float:
     """Return the feasible scale of a dual point that is nearest to the best one.
 
@@ -36,6 +35,9 @@ def feasible_share(best: float, a1: float, steepest: float, positive: bool) -> f
     """
     most = a1 / steepest if steepest > 0.0 else np.inf
     return min(max(best, 0.0 if positive else -most), most)
+
+
+_feasible_share: Final = inlined_kernel(feasible_share)
 
 
 @kernel
@@ -75,9 +77,11 @@ def descend(
     gap : float
     """
     G, m = gram.G, w.size
-    gap = gap_of_products(gram, penalty, w, q)
-    done, until = 0, 0
-    while gap > gap_wanted and done < sweeps_max:
+    done, until, moved = 0, 0, True
+    while True:
+        gap = gap_of_products(gram, penalty, w, q)
+        if not gap > gap_wanted or done >= sweeps_max or not moved:
+            return done, gap
         # A gap costs as much as a sweep over the non-zeros: evaluate it less often over time.
         until = min(sweeps_max, done + 5 + done // 4)
         while done < until:
@@ -98,10 +102,6 @@ def descend(
                     moved = True
             if not moved:
                 break
-        gap = gap_of_products(gram, penalty, w, q)
-        if not moved:
-            break
-    return done, gap
 
 
 @kernel
@@ -128,6 +128,6 @@ def gap_of_products(gram: GramProblem, penalty: Penalty, w: F64, q: F64) -> floa
     rr, ry = max(yy - wl - wq, 0.0), yy - wl
     square = rr + a2 * ww
     best = ry / square if square > 0.0 else 1.0
-    share = feasible_share(best, a1, steepest, positive)
+    share = _feasible_share(best, a1, steepest, positive)
     gap = 0.5 * square * (1.0 + share * share) + a1 * l1 - share * ry
     return gap if a2 <= 0.0 else min(gap, rr - ry + a1 * l1 + 0.5 * a2 * ww + 0.5 / a2 * over)

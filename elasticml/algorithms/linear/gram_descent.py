@@ -56,7 +56,9 @@ def descend(
             return done, reached
         # Each step but the last sets coefficients to zero, so they end.
         while _step(gram.G, gram.linear, penalty, w, q):
-            if coordinate_descent_kernels.gap_of_products(gram, penalty, w, q) <= gap:
+            # No sweeps: a function of the gap alone would be compiled apart.
+            _, reached = coordinate_descent_kernels.descend(gram, penalty, gap, 0, w, q)
+            if reached <= gap:
                 break
 
 
