@@ -45,7 +45,6 @@ _ROUNDS_MAX: Final = 10**9
 #: scikit-learn's names of initializations, and ours.
 _STARTS: Final[dict[str, How]] = {
     "k-means++": "kmeans++",
-    "k-means||": "kmeans||",
     "random": "sample",
 }
 
@@ -62,9 +61,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     Parameters
     ----------
     n_clusters : int
-    init : "k-means++", "k-means||", "random" or array_like (n_clusters, n_features)
-        ``k-means++`` chooses among all rows, or 100,000 drawn from more; a job among 100 per
-        cluster. ``k-means||`` is for jobs: in this process it is the same as ``k-means++``.
+    init : "k-means++", "random" or array_like (n_clusters, n_features)
+        ``k-means++`` chooses among rows drawn from all: 10,000, or 500 per cluster; a job among
+        100 per cluster.
     max_iter : int
         The most iterations of Lloyd's algorithm. A job makes five passes in mini-batches, and then
         at most ten iterations.
@@ -128,7 +127,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
 
     n_clusters: int = 8
     _: KW_ONLY
-    init: Literal["k-means++", "k-means||", "random"] | ArrayLike = "k-means++"
+    init: Literal["k-means++", "random"] | ArrayLike = "k-means++"
     max_iter: int = 300
     tol: float = 1e-4
     n_jobs: int | None = None

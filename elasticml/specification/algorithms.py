@@ -309,7 +309,7 @@ class AsyncSGD(_Seeded, _WithLoss, _Linear):
     #: Share of the centres in a message, drawn at random.
     share: float = Field(default=1.0, gt=0, le=1)
     #: Initial centres.
-    start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
+    start: Literal["kmeans++", "sample"] = "kmeans++"
     #: Rows per centre in the sample for k-means++.
     start_rows: Count = 100
     #: Passes over its examples after which a member stops.

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from elasticml.arrays import F32, F64, I32
+from elasticml.arrays import F32, F64, I32, I64
 from elasticml.compiled import compiled, kernel, regrouping_kernel
 
 #: Centres are padded to a multiple of these bytes, and scores to a multiple of twice as many: a
@@ -45,8 +45,11 @@ class Layout(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows in single precision, and what :func:`nearest_checked` finds for them."""
+    """Rows in both precisions, and what :func:`nearest_checked` finds for them."""
 
+    #: Some rows (m, D), and their numbers.
+    X: F64
+    rows: I64
     #: Rows minus the shift, and half the squares of their norms.
     singles: F32
     norms: F32
@@ -91,8 +94,8 @@ def empty_block(n_rows: int, n_centres: int, d: int) -> Block:
     scores = np.full((ROWS, width), np.inf, np.float32)
     singles = np.zeros((n_rows + ROWS, _padded(d, COLUMNS)), np.float32)
     norms = np.zeros(n_rows + ROWS, np.float32)
-    found = (np.empty(n_rows, np.int32), np.empty(n_rows))
-    return Block(singles, norms, scores, scores.view(np.int32), *found)
+    rows, found = (np.empty((n_rows, d)), np.empty(n_rows, np.int64)), np.empty(n_rows, np.int32)
+    return Block(*rows, singles, norms, scores, scores.view(np.int32), found, np.empty(n_rows))
 
 
 def _padded(n: int, multiple: int) -> int:
@@ -160,18 +163,6 @@ def squared_distance(x: F64, c: F64) -> float:
     return total
 
 
-@regrouping_kernel
-def to_single(X: F64, n: int, shift: F64, out: F32, norms: F32) -> None:
-    """Write ``X - shift`` and half the squares of the rows' norms."""
-    for i in range(n):
-        square = 0.0
-        for j in range(shift.size):
-            difference = X[i, j] - shift[j]
-            out[i, j] = difference
-            square += difference * difference
-        norms[i] = 0.5 * square
-
-
 @kernel
 def two_by_doubles(x: F64, centres: F64) -> tuple[int, float, float]:
     """Return the nearest centre, half its squared distance, and how much more the next one has."""
@@ -185,28 +176,26 @@ def two_by_doubles(x: F64, centres: F64) -> tuple[int, float, float]:
     return place, 0.5 * least, 0.5 * (second - least) if second < np.inf else np.inf
 
 
-@kernel
-def relative_error(d: int) -> float:
-    """Return the error of half a squared distance in single precision.
-
-    It is a share of the square of the sum of the distances of row and centre to the shift.
-    """
-    return 2.0 * _UNIT * (d // 4 + 12)
-
-
-@kernel
-def nearest_checked(X: F64, n: Any, layout: Layout, block: Block) -> None:
+@regrouping_kernel
+def nearest_checked(n: Any, layout: Layout, block: Block) -> None:
     """Find the nearest centres of the first ``n`` rows; ties go to the first centre.
 
     Error: ``x.c``, of which four columns are added at a time, and both halved squares have relative
-    errors of a few units of single precision, relative to the norms of row and centre.
+    errors of a few units of single precision, relative to the norms of row and centre. It is a
+    share of the square of the sum of the distances of row and centre to the shift.
     """
     # Records are for arguments of kernels only: a call with one counts references of its arrays.
     centres, shift, across, half_squares, radius = layout
-    singles, norms, scores, bits, labels, gaps = block
+    X, _, singles, norms, scores, bits, labels, gaps = block
     n_centres, d = centres.shape
-    to_single(X, n, shift, singles, norms)
-    share = relative_error(d)
+    for i in range(n):
+        square = 0.0
+        for j in range(d):
+            difference = X[i, j] - shift[j]
+            singles[i, j] = difference
+            square += difference * difference
+        norms[i] = 0.5 * square
+    share = 2.0 * _UNIT * (d // 4 + 12)
     for start in range(0, n, ROWS):
         score_four(singles, start, across, half_squares, norms, scores)
         for i in range(start, min(start + ROWS, n)):

@@ -17,7 +17,6 @@ import numpy as np
 from elasticml.algorithms.async_sgd import nearest_centres as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail, picked, rows_to_send
 from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
-from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
@@ -113,7 +112,7 @@ def checked_centres(arrays: Mapping[str, F64], clusters: int, columns: int) -> F
     if clusters > 1 and bool((centres == centres[0]).all()):
         raise ConfigError(
             f"algorithm.start has {clusters} centres that are all the same (w = 0?): only the "
-            "first would ever move; use start: kmeans++, kmeans|| or sample"
+            "first would ever move; use start: kmeans++ or sample"
         )
     return centres
 
@@ -129,4 +128,3 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         state = problem.begin({"centres": np.eye(2)})
         problem.step(state, Batch(parts=[(chunk, np.arange(3))]))
         problem.value(state, [chunk])
-    plus_plus(np.eye(3, 2), np.ones(3), 2, np.random.default_rng(0))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.async_sgd.base import AsyncPlan
+from elasticml.algorithms.async_sgd.local_kmeans import means_of
 from elasticml.algorithms.async_sgd.seeding import pass_exchange
 from elasticml.algorithms.async_sgd.trainer import PlanBuilder
 from elasticml.algorithms.base import (
@@ -49,16 +50,10 @@ def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F
     for _ in range(passes):
         outcome = yield pass_exchange(centres)
         counts, before = outcome.arrays["counts"], centres
-        centres = moved(centres, outcome.arrays["sums"], counts)
+        centres = means_of(centres, outcome.arrays["sums"], counts)
         if np.array_equal(centres, before):
             break
     return {"centres": centres, "counts": counts}
-
-
-def moved(centres: F64, sums: F64, counts: F64) -> F64:
-    """Return the means (K, D) of the rows nearest to each centre; a centre without rows stays."""
-    means = sums / np.where(counts > 0.0, counts, 1.0)[:, None]
-    return np.where(counts[:, None] > 0.0, means, centres)
 
 
 def with_batch(free: Algorithm, planner: PlanBuilder) -> Algorithm:
@@ -104,7 +99,7 @@ def _train(plan: AsyncPlan, resume: Resume | None) -> Trainer:
         outcome = yield pass_exchange(centres)
         counts = outcome.arrays["counts"]
         objective = _mean(plan, outcome)
-        following = moved(centres, outcome.arrays["sums"], counts)
+        following = means_of(centres, outcome.arrays["sums"], counts)
         is_still = np.array_equal(following, centres)
         passes += 1
         go_on = yield RoundEnd(

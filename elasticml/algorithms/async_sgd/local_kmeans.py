@@ -25,8 +25,8 @@ from elasticml.algorithms.async_sgd.checked_singles import (
     two_by_doubles,
 )
 from elasticml.algorithms.base import Parallel
-from elasticml.arrays import F64, I32, I64
-from elasticml.compiled import kernel
+from elasticml.arrays import F64, I32
+from elasticml.compiled import inlined_kernel, kernel
 
 #: Size in bytes of a block of gathered rows, which stays in the L2 cache.
 _BLOCK_BYTES: Final = 2**18
@@ -38,6 +38,8 @@ _SLACK: Final = 1e-9
 #: Absolute error of a sparse row's distance, as a share of the norms of row and centre: its square
 #: is a difference, and has a relative error of some units of double precision.
 _CANCELLED: Final = 1e-7
+#: The same of squared distances of centres, which are differences too.
+_ROUNDING: Final = 1e-12
 #: So few centres are compared in double precision at once: single precision pays for more.
 _FEW: Final = 8
 #: Half the distance to the nearest other centre is a bound too; it costs K^2 distances, and is
@@ -98,10 +100,9 @@ class Rows:
             out[at, self.stored.indices[part]] = self.stored.values[part]
         return out
 
-    def take(self, rows: Any, dtype: Any = None) -> Rows:
-        """Return some rows without weights, by default of the same type."""
-        X = self._X[rows]
-        return Rows(X if dtype is None else X.astype(dtype), None)
+    def take(self, rows: Any) -> Rows:
+        """Return some rows without weights."""
+        return Rows(self._X[rows], None)
 
     def squares_to_mean(self, weights: F64) -> F64:
         """Return the squared distances (n,) of all rows to their weighted mean."""
@@ -123,105 +124,89 @@ class _Bounds(NamedTuple):
     lower: F64
 
 
-@kernel
-def _open_rows(
-    moved: F64, safe: F64, slack: float, bounds: _Bounds, is_exact: bool, low: int, rows: I64
-) -> int:
-    """Move the bounds of rows from ``low`` on; write and count those that they leave open."""
-    labels, upper, lower = bounds
-    most, next_most, furthest = 0.0, 0.0, -1
-    for k in range(moved.size):
-        if moved[k] > most:
-            most, next_most, furthest = moved[k], most, k
-        elif moved[k] > next_most:
-            next_most = moved[k]
-    n = 0
-    for i in range(low, low + rows.size):
-        own = labels[i]
-        if own >= 0:
-            upper[i] += moved[own]
-            lower[i] -= next_most if own == furthest else most
-            bound = max(lower[i], safe[own])
-            if not is_exact and upper[i] * (1.0 + _SLACK) + slack < bound:
-                continue
-        rows[n] = i
-        n += 1
-    return n
+class _Motion(NamedTuple):
+    """How far centres moved, and what follows for the bounds."""
+
+    #: Of each centre, and the most of all others, (K,).
+    own: F64
+    others: F64
+    #: Half the distances to the nearest other centres: a row closer to its own has no other.
+    safe: F64
+    #: Error of a distance, and the same for the bounds; infinite if all distances are wanted.
+    slack: float
+    of_bounds: float
+
+
+@inlined_kernel
+def _is_open(
+    i: int, labels: I32, upper: F64, lower: F64, moved: F64, others: F64, safe: F64, slack: float
+) -> bool:
+    """Move the bounds of a row; return whether they leave open which centre is its nearest."""
+    own = labels[i]
+    if own < 0:
+        return True
+    upper[i] += moved[own]
+    lower[i] -= others[own]
+    return not upper[i] * (1.0 + _SLACK) + slack < max(lower[i], safe[own])
 
 
 @kernel
 def _assign_dense(
-    dense: Any, rows: I64, n: int, layout: Layout, safe: F64, bounds: _Bounds, X: F64, block: Block
+    dense: Any, low: int, high: int, layout: Layout, motion: _Motion, bounds: _Bounds, block: Block
 ) -> None:
-    """Find the nearest centres of the first ``n`` of ``rows``; update labels and bounds.
-
-    Parameters
-    ----------
-    safe : ndarray (K,)
-        Half the distances to the nearest other centres: a row closer to its own has no other.
-    X : ndarray (m, D)
-        Overwritten, as ``block``.
-    """
+    """Find the nearest centres of rows ``low`` to ``high``; update labels and bounds."""
     labels, upper, lower = bounds
-    centres, nearest, gaps = layout.centres, block.labels, block.gaps
-    d = X.shape[1]
-    for start in range(0, n, len(X)):
+    moved, others, safe, _, slack = motion
+    centres, X, rows, nearest, gaps = layout.centres, block.X, block.rows, block.labels, block.gaps
+    row = low
+    while row < high:
         left = np.int64(0)  # typed at once: a literal would compile what follows twice
-        for at in range(start, min(start + len(X), n)):
-            row = rows[at]
+        while row < high and left < len(X):
+            i = row
+            row += 1
+            if not _is_open(i, labels, upper, lower, moved, others, safe, slack):
+                continue
             # A loop: an assignment to a slice takes a second to compile.
-            for j in range(d):
-                X[left, j] = dense[row, j]
-            own = labels[row]
+            for j in range(X.shape[1]):
+                X[left, j] = dense[i, j]
+            own = labels[i]
             if own >= 0:
-                upper[row] = np.sqrt(squared_distance(X[left], centres[own]))
-                if upper[row] * (1.0 + _SLACK) < max(lower[row], safe[own]):
+                upper[i] = np.sqrt(squared_distance(X[left], centres[own]))
+                if upper[i] * (1.0 + _SLACK) < max(lower[i], safe[own]):
                     continue
             if len(centres) <= _FEW:
                 own, half, gap = two_by_doubles(X[left], centres)
-                labels[row] = own
-                upper[row] = np.sqrt(2.0 * half)
-                lower[row] = np.sqrt(2.0 * (half + gap)) * (1.0 - _SLACK)
+                labels[i] = own
+                upper[i] = np.sqrt(2.0 * half)
+                lower[i] = np.sqrt(2.0 * (half + gap)) * (1.0 - _SLACK)
                 continue
-            rows[start + left] = row
+            rows[left] = i
             left += 1
-        nearest_checked(X, left, layout, block)
+        nearest_checked(left, layout, block)
         for at in range(left):
-            row, own = rows[start + at], nearest[at]
+            i, own = rows[at], nearest[at]
             square = squared_distance(X[at], centres[own])
-            labels[row] = own
-            upper[row] = np.sqrt(square)
-            lower[row] = np.sqrt(square + 2.0 * gaps[at]) * (1.0 - _SLACK)
+            labels[i] = own
+            upper[i] = np.sqrt(square)
+            lower[i] = np.sqrt(square + 2.0 * gaps[at]) * (1.0 - _SLACK)
 
 
 @comparing_kernel
 def _assign_sparse(
-    stored: Stored,
-    rows: I64,
-    n: int,
-    layout: Layout,
-    slack: float,
-    safe: F64,
-    bounds: _Bounds,
-    scores: F64,
+    stored: Stored, low: int, high: int, layout: Layout, motion: _Motion, bounds: _Bounds
 ) -> None:
-    """Do the same as :func:`_assign_dense` for the rows of a CSR matrix.
-
-    Parameters
-    ----------
-    slack : float
-        Error of a distance.
-    scores : ndarray (P,)
-        Overwritten.
-    """
+    """Do the same as :func:`_assign_dense` for the rows of a CSR matrix."""
     labels, upper, lower = bounds
+    moved, others, safe, slack, of_bounds = motion
     centres, across, half_squares = layout.centres, layout.across, layout.half_squares
     _, indptr, indices, values, squares, _ = stored
-    for i in range(n):
-        row = rows[i]
+    scores = np.empty(half_squares.size)
+    for row in range(low, high):
+        if not _is_open(row, labels, upper, lower, moved, others, safe, of_bounds):
+            continue
         start, end = indptr[row], indptr[row + 1]
         own = labels[row]
-        if own >= 0:
+        if own >= 0 and len(centres) > _FEW:
             total = 0.0
             for at in range(start, end):
                 total += values[at] * centres[own, indices[at]]
@@ -246,15 +231,14 @@ def _assign_sparse(
         lower[row] = np.sqrt(max(0.0, squares[row] + 2.0 * second)) * (1.0 - _SLACK)
 
 
-@kernel
-def _safe_distances(centres: F64, safe: F64) -> None:
-    """Write half of each centre's distance to the nearest other one."""
-    for k in range(safe.size):
-        safe[k] = np.inf
-        for m in range(k):
-            half = 0.5 * np.sqrt(squared_distance(centres[k], centres[m]))
-            safe[k] = min(safe[k], half)
-            safe[m] = min(safe[m], half)
+def _safe_distances(centres: F64) -> F64:
+    """Return half of each centre's distance to the nearest other one, less rounding errors."""
+    near = centres - centres.mean(axis=0)
+    norms = (near * near).sum(axis=1)
+    squares = (norms + norms[:, None]) * (1.0 - _ROUNDING) - 2.0 * (near @ near.T)
+    np.fill_diagonal(squares, np.inf)
+    safe: F64 = 0.5 * np.sqrt(np.maximum(squares.min(axis=1), 0.0))
+    return safe
 
 
 @kernel
@@ -279,6 +263,12 @@ def _move_rows(rows: Stored, before: I32, labels: I32, sums: F64, counts: F64) -
                     sums[k, indices[at]] += weight * values[at]
             weight = -weight
     return n_moved
+
+
+def means_of(centres: F64, sums: F64, counts: F64) -> F64:
+    """Return the means (K, D) of the rows nearest to each centre; a centre without rows stays."""
+    means = sums / np.where(counts > 0.0, counts, 1.0)[:, None]
+    return np.where(counts[:, None] > 0.0, means, centres)
 
 
 class Assignment:
@@ -306,28 +296,27 @@ class Assignment:
         """Move the centres, and update labels; with ``is_exact`` all distances."""
         self._moved += np.sqrt(((centres - self.centres) ** 2).sum(axis=1)) * (1.0 + _SLACK)
         self.centres = centres.copy()
-        rows, bounds, safe, slack = self._rows, self._bounds, np.zeros(len(centres)), 0.0
-        if rows.n >= _ROWS_PER_CENTRE * len(centres):
-            _safe_distances(self.centres, safe)
+        rows, bounds, n_centres, slack = self._rows, self._bounds, len(centres), 0.0
         if rows.is_sparse:
             largest = rows.stored.squares.max(initial=0.0) + (centres**2).sum(axis=1).max()
             slack = 2.0 * _CANCELLED * float(np.sqrt(largest))
             layout = lay_out(self.centres, np.zeros(rows.d), np.float64)
         else:
             layout = lay_out(self.centres, centres.mean(axis=0), np.float32)
+        has_safe = rows.n >= _ROWS_PER_CENTRE * n_centres
+        safe = _safe_distances(centres) if has_safe else np.zeros(n_centres)
+        others, furthest = np.full(n_centres, self._moved.max()), self._moved.argmax()
+        others[furthest] = np.sort(self._moved)[-2:][0]
+        motion = _Motion(self._moved, others, safe, slack, np.inf if is_exact else slack)
         n_pieces = max(1, min(rows.n // _ASSIGNED_ROWS_MIN, self._parallel.n_threads))
-        ends = [rows.n * i // n_pieces for i in range(n_pieces + 1)]
 
         def piece(i: int) -> None:
-            still = np.empty(ends[i + 1] - ends[i], np.int64)
-            n = _open_rows(self._moved, safe, slack, bounds, is_exact, ends[i], still)
+            part = (rows.n * i // n_pieces, rows.n * (i + 1) // n_pieces, layout, motion, bounds)
             if rows.is_sparse:
-                scores = np.empty(layout.half_squares.size)
-                _assign_sparse(rows.stored, still, n, layout, slack, safe, bounds, scores)
+                _assign_sparse(rows.stored, *part)
             else:
                 size = max(16, min(_BLOCK_ROWS_MAX, _BLOCK_BYTES // (8 * rows.d)))
-                space = (np.empty((size, rows.d)), empty_block(size, *centres.shape))
-                _assign_dense(rows.stored.dense, still, n, layout, safe, bounds, *space)
+                _assign_dense(rows.stored.dense, *part, empty_block(size, *centres.shape))
 
         self._parallel.map(piece, range(n_pieces))
         self._moved[:] = 0.0
@@ -340,10 +329,7 @@ class Assignment:
         summed, sums = self._summed, (self._sums, self._counts)
         moved = _move_rows(self._rows.stored, summed, self.labels, *sums)
         summed[:] = self.labels
-        has_rows = self._counts > 0.0
-        means = self.centres.copy()
-        means[has_rows] = self._sums[has_rows] / self._counts[has_rows, None]
-        return means, self._counts.copy(), moved
+        return means_of(self.centres, *sums), self._counts.copy(), moved
 
     def squares(self) -> F64:
         """Return the squared distances (n,) to the centres, exact after an exact move."""

@@ -8,273 +8,185 @@ search" (ICML 2019).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.checked_singles import (
-    ROWS,
-    Block,
-    Layout,
-    comparing_kernel,
-    empty_block,
-    lay_out,
-    relative_error,
-    score_four,
-    squared_distance,
-    to_single,
-)
+from elasticml.algorithms.async_sgd.checked_singles import Layout, comparing_kernel, lay_out
 from elasticml.algorithms.async_sgd.local_kmeans import Rows, Stored
-from elasticml.arrays import F32, F64, I32, I64
-from elasticml.compiled import kernel, regrouping_kernel
+from elasticml.arrays import F64, I64
+from elasticml.compiled import kernel
 
-#: Rows from which k-means++ chooses, at most: it looks at each of them for each centre.
+#: Rows from which k-means++ chooses, for each of which it looks at each centre: for each cluster,
+#: at least, and at most.
+_ROWS_EACH: Final = 500
+_ROWS_MIN: Final = 10_000
 _ROWS_MAX: Final = 100_000
 #: Of the local search: trial swaps per centre, the dense and the sparse rows that it looks at per
-#: centre (more sparse ones do not pay), and the least rows in all.
+#: centre (more sparse ones do not pay), the least rows in all, and the swaps that are tried with
+#: candidates of one draw.
 _SWAPS_EACH: Final = 4
+_SWAPS_MIN: Final = 40
 _SWAP_ROWS_EACH: Final = (100, 30)
 _SWAP_ROWS_MIN: Final = 2000
-#: Candidates for a centre are at least this multiple of scikit-learn's ``2 + log K``, and a
-#: multiple of 16, a whole number of vectors.
+DRAWN: Final = 4
+#: Candidates for a centre are this multiple of scikit-learn's ``2 + log K``, and at least 16.
 _TRIALS: Final = 2
+_TRIALS_MIN: Final = 16
+#: Squared distances in a block, which stays in the L2 cache.
+_BLOCK: Final = 2**15
+#: Squared distances below this share of the rows' squared norms are rounding errors.
+_ROUNDING: Final = 1e-13
 
 
 @comparing_kernel
-def _potentials_dense(
-    block: Block, weights: F64, layout: Layout, closest: F64, squares: F32, out: F64
-) -> None:
-    """Write the inertia that each candidate would leave as a further centre.
-
-    Parameters
-    ----------
-    block
-        With all rows.
-    layout
-        Of the candidates.
-    closest : ndarray (n,)
-        Squared distances to the nearest of the centres.
-    squares : ndarray (n, at least T)
-        Squared distances to the candidates.
-    out : ndarray (T,)
-    """
-    n_candidates, across, half_squares = out.size, layout.across, layout.half_squares
-    singles, norms, scores = block.singles, block.norms, block.scores
-    out[:] = 0.0
-    for start in range(0, weights.size, ROWS):
-        score_four(singles, start, across, half_squares, norms, scores)
-        for i in range(start, min(start + ROWS, weights.size)):
-            weight, least, score = weights[i], closest[i], scores[i - start]
-            for t in range(n_candidates):
-                square = 2.0 * max(np.float64(score[t]), 0.0)
-                squares[i, t] = square
-                out[t] += weight * min(least, square)
-
-
-@kernel
-def _closer(dense: Any, centre: F64, norms: F32, radius: float, squares: F32, closest: F64) -> None:
-    """Update the squared distances to the nearest centres with a further one.
-
-    Distances of the size of single precision's error are computed again: equal rows have none.
-    """
-    share = relative_error(centre.size)
-    for i in range(closest.size):
-        reach = np.sqrt(2.0 * np.float64(norms[i])) + radius
-        square: float = np.float64(squares[i])
-        if square < 100.0 * share * reach * reach:
-            square = 0.0
-            for j in range(centre.size):
-                square += (dense[i, j] - centre[j]) * (dense[i, j] - centre[j])
-        closest[i] = min(closest[i], square)
-
-
-@comparing_kernel
-def _potentials_sparse(
-    rows: Stored, weights: F64, layout: Layout, closest: F64, squares: F64, out: F64, scores: F64
-) -> None:
-    """Do the same as :func:`_potentials_dense` for the rows of a CSR matrix."""
+def _sparse_squares(rows: Stored, some: I64, layout: Layout, scores: F64, squares: F64) -> None:
+    """Write the squared distances (T, m) of rows of a CSR matrix to points."""
     indptr, indices, values, norms = rows.indptr, rows.indices, rows.values, rows.squares
     across, half_squares = layout.across, layout.half_squares
-    n_candidates = out.size
-    out[:] = 0.0
-    for i in range(weights.size):
+    for i in range(some.size):
+        row = some[i]
         for t in range(scores.size):
             scores[t] = half_squares[t]
-        for at in range(indptr[i], indptr[i + 1]):
+        for at in range(indptr[row], indptr[row + 1]):
             value, column = values[at], across[indices[at]]
             for t in range(scores.size):
                 scores[t] -= value * column[t]
-        weight, least = weights[i], closest[i]
-        for t in range(n_candidates):
-            square = norms[i] + 2.0 * scores[t]
-            # Equal rows have no distance, whatever the rounding errors.
-            square = square if square > 1e-13 * (norms[i] + 2.0 * half_squares[t]) else 0.0
-            squares[i, t] = square
-            out[t] += weight * min(least, square)
+        for t in range(len(squares)):
+            squares[t, i] = norms[row] + 2.0 * scores[t]
 
 
-class _Greedy:
-    """Squared distances of rows to the nearest of the centres chosen so far.
+class _Distances:
+    """Squared distances of rows to points, of dense rows by BLAS.
+
+    They are sums of squared norms and products, and so may be wrong by rounding errors of these.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._numbers = np.arange(rows.n)
+        self._shift = np.zeros(rows.d)
+        #: Squared norms of the rows minus the shift, (n,).
+        self.norms = rows.stored.squares
+        if not rows.is_sparse:
+            X = rows.stored.dense
+            self._shift = X[:: max(1, rows.n // 1000)].mean(axis=0, dtype=np.float64)
+            # The products of these with ``-2 c, 1, |c|^2`` are the squared distances.
+            self._extended = np.ones((rows.n, rows.d + 2))
+            shifted = np.subtract(X, self._shift, out=self._extended[:, : rows.d])
+            self.norms = self._extended[:, rows.d]
+            np.einsum("ij,ij->i", shifted, shifted, out=self.norms)
+
+    def to(self, points: F64, some: I64 | None = None) -> Iterator[tuple[Any, F64]]:
+        """Yield blocks of all rows, or of some, and their squared distances (T, m), new."""
+        near = points - self._shift
+        if self.rows.is_sparse:
+            layout = lay_out(points, self._shift, np.float64)
+            scores = np.empty(layout.half_squares.size)
+        else:
+            ones = np.ones((len(points), 1))
+            extended = np.hstack([-2.0 * near, ones, (near * near).sum(axis=1)[:, None]])
+        n, size = self.rows.n if some is None else some.size, max(64, _BLOCK // len(points))
+        for start in range(0, n, size):
+            part: Any = slice(start, min(start + size, n))
+            part = part if some is None else some[part]
+            if self.rows.is_sparse:
+                block = self._numbers[part]
+                squares = np.empty((len(points), block.size))
+                _sparse_squares(self.rows.stored, block, layout, scores, squares)
+            else:
+                squares = extended @ self._extended[part].T
+            yield part, squares
+
+    def rounding_to(self, point: F64) -> F64:
+        """Return the errors (n,) of the squared distances to a point."""
+        near = point - self._shift
+        errors: F64 = _ROUNDING * (self.norms + near @ near)
+        return errors
+
+
+def _choose(distances: _Distances, weights: F64, candidates: F64, closest: F64) -> F64:
+    """Return the candidate (of (T, D)) that leaves the least inertia.
+
+    Updates the squared distances ``closest`` (n,) to the nearest of the centres.
+    """
+    squares, after = np.empty((len(candidates), closest.size)), np.zeros(len(candidates))
+    for part, found in distances.to(candidates):
+        squares[:, part] = found
+        after += np.minimum(found, closest[part], out=found) @ weights[part]
+    chosen = int(after.argmin())
+    centre: F64 = candidates[chosen]
+    # Equal rows have no distance, whatever the rounding errors.
+    square = squares[chosen]
+    square[square < distances.rounding_to(centre)] = 0.0
+    np.minimum(closest, square, out=closest)
+    return centre
+
+
+def _nearest_two(distances: _Distances, centres: F64, some: I64, squares: F64, who: I64) -> None:
+    """Write the squared distances (2, n) of some rows to their nearest two centres, and these."""
+    for rows, found in distances.to(centres, some):
+        columns = np.arange(rows.size)
+        for k in range(2):
+            least = found.argmin(axis=0)
+            who[k, rows], squares[k, rows] = least, np.maximum(found[least, columns], 0.0)
+            found[least, columns] = np.inf
+
+
+@kernel
+def _swap(
+    weights: F64, fresh: F64, inertia: float, missed: F64, squares: F64, who: I64, is_stale: Any
+) -> tuple[int, float]:
+    """Swap the centre whose loss costs least for a candidate, if this reduces the inertia.
+
+    Returns the centre, -1 for none, and the inertia, or more where the second nearest centre of a
+    row is not known: another swap has taken it.
 
     Parameters
     ----------
-    rows : Rows
-    weights : ndarray (n,)
-    n_candidates : int
-        Most candidates that are looked at together.
+    fresh : ndarray (n,)
+        Squared distances to the candidate.
+    missed : ndarray (K,)
+        Overwritten.
+    squares, who : ndarray (2, n)
+        Squared distances to the nearest two centres, and these; updated, as ``is_stale`` (n,).
     """
-
-    def __init__(self, rows: Rows, weights: F64, n_candidates: int) -> None:
-        self._rows, self._weights = rows, weights
-        self.closest = np.full(rows.n, np.inf)
-        dtype = np.float64 if rows.is_sparse else np.float32
-        self._squares = np.empty((rows.n, n_candidates), dtype)
-        if not rows.is_sparse:
-            dense = rows.stored.dense
-            self._shift = dense[:: max(1, rows.n // 1000)].mean(axis=0, dtype=np.float64)
-            self._block = empty_block(rows.n, n_candidates, rows.d)
-            to_single(dense, rows.n, self._shift, self._block.singles, self._block.norms)
-
-    def choose(self, candidates: F64) -> F64:
-        """Take the candidate (T, D) that leaves the least inertia; return it."""
-        stored, weights, squares = self._rows.stored, self._weights, self._squares
-        after = np.empty(len(candidates))
-        if self._rows.is_sparse:
-            layout = lay_out(candidates, np.zeros(self._rows.d), np.float64)
-            scores = np.empty(layout.half_squares.size)
-            _potentials_sparse(stored, weights, layout, self.closest, squares, after, scores)
-            chosen = int(after.argmin())
-            np.minimum(self.closest, squares[:, chosen], out=self.closest)
-        else:
-            layout = lay_out(candidates, self._shift, np.float32)
-            _potentials_dense(self._block, weights, layout, self.closest, squares, after)
-            chosen = int(after.argmin())
-            found = (self._block.norms, layout.radius, squares[:, chosen], self.closest)
-            _closer(stored.dense, candidates[chosen], *found)
-        centre: F64 = candidates[chosen]
-        return centre
-
-
-@regrouping_kernel
-def _square_to(
-    indptr: Any, indices: I32, values: F64, squares: F64, i: int, point: F64, norm: float
-) -> Any:
-    """Return the squared distance of sparse row ``i`` to a point of the squared norm ``norm``."""
-    total = 0.0
-    for at in range(indptr[i], indptr[i + 1]):
-        total += values[at] * point[indices[at]]
-    return max(0.0, squares[i] + norm - 2.0 * total)
-
-
-@kernel
-def _write_row(rows: Stored, i: int, out: F64) -> None:
-    for j in range(out.size):
-        out[j] = rows.dense[i, j] if rows.dense.size > 0 else 0.0
-    if rows.dense.size == 0:
-        for at in range(rows.indptr[i], rows.indptr[i + 1]):
-            out[rows.indices[at]] = rows.values[at]
-
-
-@kernel
-def _draw(weights: F64, near: F64, left: float) -> int:
-    """Return the row in whose share of the inertia ``left`` is."""
-    drawn = 0
-    while drawn < weights.size - 1 and left >= weights[drawn] * near[drawn]:
-        left -= weights[drawn] * near[drawn]
-        drawn += 1
-    return drawn
-
-
-@regrouping_kernel
-def _swap(
-    rows: Stored,
-    weights: F64,
-    centres: F64,
-    norms: F64,
-    uniforms: F64,
-    of_rows: F64,
-    of_centres: F64,
-    candidate: F64,
-    numbers: I64,
-) -> int:
-    """Do what :func:`swap_centres` says.
-
-    No record is passed in its loops: each call would count the references of the record's arrays,
-    which takes longer than a distance.
-    """
-    near, second, fresh = of_rows[0], of_rows[1], of_rows[2]
-    missed, away = of_centres[0], of_centres[1]
-    who, next_who = numbers[0], numbers[1]
-    dense, indptr, indices, values, squares, _ = rows
-    n, n_centres, swaps, stale = weights.size, len(centres), 0, -1
-    for uniform in uniforms:
-        inertia = 0.0
-        for i in range(n):
-            if who[i] == stale or next_who[i] == stale:
-                near[i], second[i] = np.inf, np.inf
-                for k in range(n_centres):
-                    if dense.size > 0:
-                        square = squared_distance(dense[i], centres[k])
-                    else:
-                        square = _square_to(
-                            indptr, indices, values, squares, i, centres[k], norms[k]
-                        )
-                    if square < near[i]:
-                        second[i], next_who[i] = near[i], who[i]
-                        near[i], who[i] = square, k
-                    elif square < second[i]:
-                        second[i], next_who[i] = square, k
-            inertia += weights[i] * near[i]
-        drawn = _draw(weights, near, uniform * inertia)
-        _write_row(rows, drawn, candidate)
-        norm, with_it = rows.squares[drawn] if rows.squares.size > 0 else 0.0, 0.0
-        for k in range(n_centres):
-            missed[k] = 0.0
-            away[k] = np.sqrt(squared_distance(candidate, centres[k]))
-        for i in range(n):
-            # The drawn row is at least this far; if that is farther than the second, it is neither.
-            least = away[who[i]] - np.sqrt(near[i])
-            if least > 0.0 and least * least > second[i]:
-                fresh[i] = np.inf
-            elif dense.size > 0:
-                fresh[i] = squared_distance(dense[i], candidate)
-            else:
-                fresh[i] = _square_to(indptr, indices, values, squares, i, candidate, norm)
-            own = min(near[i], fresh[i])
-            with_it += weights[i] * own
-            missed[who[i]] += weights[i] * (min(second[i], fresh[i]) - own)
-        stale = 0
-        for k in range(n_centres):
-            stale = k if missed[k] < missed[stale] else stale
-        if not with_it + missed[stale] < inertia:
-            stale = n_centres
-            continue
-        swaps += 1
-        norms[stale] = norm
-        for j in range(candidate.size):
-            centres[stale, j] = candidate[j]
-        for i in range(n):
-            if who[i] == stale or next_who[i] == stale:
-                continue
-            if fresh[i] < near[i]:
-                second[i], next_who[i] = near[i], who[i]
-                near[i], who[i] = fresh[i], stale
-            elif fresh[i] < second[i]:
-                second[i], next_who[i] = fresh[i], stale
-    return swaps
+    near, second, first, other = squares[0], squares[1], who[0], who[1]
+    after, gone = 0.0, 0
+    for k in range(missed.size):
+        missed[k] = 0.0
+    for i in range(fresh.size):
+        own = min(near[i], fresh[i])
+        after += weights[i] * own
+        missed[first[i]] += weights[i] * (min(second[i], fresh[i]) - own)
+    for k in range(missed.size):
+        gone = k if missed[k] < missed[gone] else gone
+    after += missed[gone]
+    if not after < inertia:
+        return -1, inertia
+    for i in range(fresh.size):
+        if first[i] == gone:
+            near[i], first[i], second[i], is_stale[i] = second[i], other[i], np.inf, True
+        elif other[i] == gone:
+            second[i], is_stale[i] = np.inf, True
+        if fresh[i] < near[i]:
+            second[i], other[i], near[i], first[i] = near[i], first[i], fresh[i], gone
+        elif fresh[i] < second[i]:
+            second[i], other[i] = fresh[i], gone
+    return gone, after
 
 
 def swap_centres(rows: Rows, weights: F64, centres: F64, uniforms: F64) -> int:
     """Improve centres by local search: swap them for rows that reduce the inertia.
 
     For every number in ``uniforms``, from 0 to 1, a row is drawn with probability proportional to
-    weight times squared distance. It replaces the centre whose removal costs least, if this reduces
-    the inertia.
+    weight times squared distance, several rows at a time. It replaces the centre whose removal
+    costs least, if this reduces the inertia.
 
     Parameters
     ----------
     rows : Rows
-        Of float64.
     weights : ndarray (n,)
     centres : ndarray (K, D)
         Modified in place.
@@ -284,20 +196,31 @@ def swap_centres(rows: Rows, weights: F64, centres: F64, uniforms: F64) -> int:
     int
         Number of swaps.
     """
-    n, n_centres = rows.n, len(centres)
-    norms = (centres * centres).sum(axis=1)
-    space = (np.empty((3, n)), np.empty((2, n_centres)), np.empty(rows.d), np.full((2, n), -1))
-    return int(_swap(rows.stored, weights, centres, norms, uniforms, *space))
+    distances, swaps = _Distances(rows), 0
+    squares, who = np.full((2, rows.n), np.inf), np.zeros((2, rows.n), np.int64)
+    missed, is_stale = np.empty(len(centres)), np.ones(rows.n, bool)
+    for start in range(0, uniforms.size, DRAWN):
+        _nearest_two(distances, centres, np.flatnonzero(is_stale), squares, who)
+        is_stale[:] = False
+        ends = np.cumsum(weights * squares[0])
+        inertia = float(ends[-1])
+        drawn = np.searchsorted(ends, uniforms[start : start + DRAWN] * inertia, side="right")
+        candidates = rows.dense(np.minimum(drawn, rows.n - 1))
+        fresh = np.hstack([found for _, found in distances.to(candidates)])
+        for candidate, square in zip(candidates, np.maximum(fresh, 0.0), strict=True):
+            gone, after = _swap(weights, square, inertia, missed, squares, who, is_stale)
+            if gone >= 0:
+                swaps, inertia, centres[gone] = swaps + 1, after, candidate
+    return swaps
 
 
 def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> F64:
     """Choose centres among rows by greedy k-means++.
 
     Candidates are drawn with probability proportional to weight times squared distance. Of
-    16 candidates for a centre (more with many thousands of centres) the one that leaves the least
-    inertia is taken. Then rows of a sample replace centres if this reduces its inertia: greedy
-    choices alone can never be revised. Of more than 100,000 rows a sample is used, far rows
-    included.
+    several candidates for a centre the one that leaves the least inertia is taken. Then rows of a
+    sample replace centres if this reduces its inertia: greedy choices alone can never be revised.
+    Of more than 10,000 rows, or 500 for each cluster, a sample is used, far rows included.
 
     Parameters
     ----------
@@ -310,21 +233,31 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     ndarray (m, D), new
         Distinct rows; m is less than ``clusters`` if there are fewer.
     """
-    rows = X if isinstance(X, Rows) else Rows(X, None)
-    rows, weights = _coreset(rows, weights, _ROWS_MAX, rng)
-    trials = -(-_TRIALS * (2 + int(math.log(clusters))) // 16) * 16
-    greedy, ends, chosen = _Greedy(rows, weights, trials), np.cumsum(weights), list[F64]()
+    rows, chosen = X if isinstance(X, Rows) else Rows(X, None), list[F64]()
+    # All rows if some have too few distinct ones.
+    for size in (min(max(_ROWS_MIN, _ROWS_EACH * clusters), _ROWS_MAX), _ROWS_MAX):
+        if len(chosen) < clusters:
+            some, mass = _coreset(rows, weights, size, rng)
+            chosen = _greedy(some, mass, clusters, rng)
+    centres: F64 = np.array(chosen)
+    size = max(_SWAP_ROWS_MIN, _SWAP_ROWS_EACH[rows.is_sparse] * clusters)
+    some, mass = _coreset(some, mass, size, rng)
+    n_swaps = max(_SWAPS_MIN, _SWAPS_EACH * clusters)
+    swap_centres(some, mass, centres, rng.random(n_swaps))
+    return centres
+
+
+def _greedy(rows: Rows, weights: F64, clusters: int, rng: np.random.Generator) -> list[F64]:
+    trials = max(_TRIALS_MIN, _TRIALS * (2 + int(math.log(clusters))))
+    distances, closest = _Distances(rows), np.full(rows.n, np.inf)
+    ends, chosen = np.cumsum(weights), list[F64]()
     while len(chosen) < clusters and ends[-1] > 0.0:
         uniforms = rng.random(trials if chosen else 1)
         drawn = np.searchsorted(ends, uniforms * ends[-1], side="right")
-        chosen.append(greedy.choose(rows.dense(np.unique(np.minimum(drawn, rows.n - 1)))))
-        ends = np.cumsum(weights * greedy.closest)
-    centres: F64 = np.array(chosen)
-    size = max(_SWAP_ROWS_MIN, _SWAP_ROWS_EACH[rows.is_sparse] * clusters)
-    some, mass = _coreset(rows, weights, size, rng)
-    uniforms = rng.random(_SWAPS_EACH * clusters)
-    swap_centres(some.take(slice(None), np.float64), mass, centres, uniforms)
-    return centres
+        candidates = rows.dense(np.unique(np.minimum(drawn, rows.n - 1)))
+        chosen.append(_choose(distances, weights, candidates, closest))
+        ends = np.cumsum(weights * closest)
+    return chosen
 
 
 def _coreset(rows: Rows, weights: F64, size: int, rng: np.random.Generator) -> tuple[Rows, F64]:

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
 from elasticml.algorithms.async_sgd.lloyd import lloyd
 from elasticml.algorithms.async_sgd.local_kmeans import Rows
-from elasticml.algorithms.async_sgd.plus_plus import plus_plus, swap_centres
+from elasticml.algorithms.async_sgd.plus_plus import DRAWN, plus_plus, swap_centres
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.seeding import answer, start
 from elasticml.algorithms.base import Outcome
@@ -59,14 +59,13 @@ def answered(questions, *members):
         return end.value
 
 
-@pytest.mark.parametrize("how", ["kmeans++", "kmeans||"])
-def test_each_of_well_separated_clusters_gets_a_centre(how):
+def test_each_of_well_separated_clusters_gets_a_centre():
     chunks = chunks_of(SOURCE)
-    result = answered(starting(how, chunks), chunks)["centres"]
+    result = answered(starting("kmeans++", chunks), chunks)["centres"]
     assert centre_error(result, SOURCE.centres()) < 0.1
 
 
-@pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
+@pytest.mark.parametrize("how", ["kmeans++", "sample"])
 def test_seeding_does_not_depend_on_which_member_has_which_chunk(how):
     chunks = chunks_of(SOURCE)
     one = answered(starting(how, chunks), chunks)["centres"]
@@ -85,7 +84,7 @@ def test_centres_are_rows_and_small_data_are_used_whole():
         assert sorted(map(tuple, result)) == sorted(map(tuple, X))
 
 
-@pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
+@pytest.mark.parametrize("how", ["kmeans++", "sample"])
 def test_fewer_different_rows_than_centres_are_refused(how):
     X = np.repeat(np.eye(3), 20, axis=0)
     chunks = [chunk_of("dense", X)]
@@ -106,6 +105,14 @@ def test_clusters_far_smaller_than_their_distances_are_told_apart(kind, offset):
     assert centre_error(centres, truth[::100]) < 1e-5
 
 
+def test_rows_that_a_sample_lacks_become_centres_where_there_are_few_distinct_ones():
+    rows = np.zeros((30_000, 1))
+    rows[:20, 0] = np.arange(1, 21)
+    rows[20:10_000, 0] = 1000.0
+    centres = plus_plus(rows, np.ones(30_000), 22, np.random.default_rng(0))
+    assert sorted(centres[:, 0]) == [*range(21), 1000.0]
+
+
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
 def test_swaps_find_the_cluster_left_without_a_centre(kind):
     rng = np.random.default_rng(2)
@@ -117,23 +124,22 @@ def test_swaps_find_the_cluster_left_without_a_centre(kind):
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
-def test_every_swap_lowers_the_inertia(kind):
-    """Against an inertia that is recomputed after every swap."""
+def test_swaps_lower_the_inertia(kind):
+    """Against an inertia that is recomputed after the swaps of each draw."""
     rng = np.random.default_rng(3)
     rows, weights = rng.standard_normal((400, 3)), rng.random(400)
     chunk = chunk_of("dense", rows, weights=weights)
     centres = rows[:15].copy()
-    values, numbers = [inertia(centres, [chunk])], rng.random(40)
-    swaps = 0
-    for number in numbers:
-        swaps += swap_centres(Rows(kind(rows), None), weights, centres, np.array([number]))
+    values, numbers, swaps = [inertia(centres, [chunk])], rng.random((10, DRAWN)), 0
+    for some in numbers:
+        done = swap_centres(Rows(kind(rows), None), weights, centres, some)
         values.append(inertia(centres, [chunk]))
+        assert values[-1] < values[-2] if done else values[-1] == values[-2]
+        swaps += done
     assert swaps >= 5
-    assert np.count_nonzero(np.diff(values) < 0.0) == swaps
-    assert np.diff(values).max() <= 0.0
     # Applying all swaps at once keeps the tables of nearest centres correct.
     at_once = rows[:15].copy()
-    assert swap_centres(Rows(kind(rows), None), weights, at_once, numbers) == swaps
+    assert swap_centres(Rows(kind(rows), None), weights, at_once, numbers.ravel()) == swaps
     np.testing.assert_array_equal(at_once, centres)
 
 
@@ -173,25 +179,3 @@ def test_the_error_matches_each_true_centre_with_one_estimate():
     # Two estimates near one true centre: the missed centre counts in full.
     doubled = np.array([[0.0, 0.0], [0.0, 0.0], [10.0, 0.0]])
     assert centre_error(doubled, truth) == pytest.approx(10.0 / 3.0)
-
-
-def test_chunks_that_are_reloaded_during_seeding_change_nothing():
-    chunks = chunks_of(SOURCE)
-    expected = answered(starting("kmeans||", chunks), chunks)["centres"]
-
-    class LosesState(list):
-        """Chunks, some of which occasionally return without their state."""
-
-        calls = 0
-
-        def __iter__(self):
-            self.calls += 1
-            for k, chunk in enumerate(chunks):
-                if (k + self.calls) % 3 == 0:
-                    chunk.state = {}
-            return iter(chunks)
-
-    again = answered(starting("kmeans||", chunks), LosesState(chunks))["centres"]
-    # What seeding keeps in the states is gone at its end.
-    assert [chunk.state for chunk in chunks] == [{}] * len(chunks)
-    np.testing.assert_allclose(again, expected, rtol=1e-12)
