@@ -711,6 +711,8 @@ class JobSpec(SettingsModel):
             raise ConfigError(
                 f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds"
             )
+        if self.policies and isinstance(algorithm, BatchGradient):
+            _refuse_local_work(self.policies, algorithm.name)
         if certifies_gap(algorithm):
             return
         named, certified = algorithm.name, _certified(algorithm)
@@ -743,15 +745,29 @@ class JobSpec(SettingsModel):
 SECTIONS = [key for key in keys_of(JobSpec) if key not in OF_DATA]
 
 
+def _refuse_local_work(policies: Sequence[Mapping[str, Any]], algorithm: str) -> None:
+    from elasticml.policies.registry import LOCAL_WORK
+
+    for index, entry in enumerate(policies):
+        if entry["name"] in LOCAL_WORK and not entry.get("off"):
+            raise ConfigError(
+                f"policies[{index}]: {entry['name']} sets local_epochs, which {algorithm} does not "
+                "have; leave it out"
+            )
+
+
 def _certified(algorithm: AnyAlgorithm) -> str:
     """Return which algorithm certifies a gap for this one's loss, with "or"; "" if none does."""
     if not isinstance(algorithm, BatchGradient | AsyncSGD):
         return ""
     if isinstance(algorithm, AsyncSGD) and algorithm.problem != "linear":
         return ""
-    needs = [] if algorithm.l2 > 0.0 else ["l2 above 0"]
-    name = BatchGradient.name if algorithm.terms.link == "log" else CoCoA.name
-    return f"algorithm {name}{' with ' if needs else ''}{' and '.join(needs)}, or "
+    name = BatchGradient.name if algorithm.terms.is_smooth() else CoCoA.name
+    needs = "" if algorithm.l2 > 0.0 else " with l2 above 0"
+    if isinstance(algorithm, BatchGradient) and not needs:
+        # Nothing else keeps a job from a gap.
+        needs = " without an intercept, or without mode paper"
+    return f"algorithm {name}{needs}, or "
 
 
 def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:

@@ -411,7 +411,8 @@ class BatchGradient(_WithLoss, _Linear):
     Hessian-vector products: it needs few rounds, but several exchanges of messages in each.
     ``"newton"`` sums the Hessian in one exchange and solves with it, which pays for few columns.
     ``"gd"`` is gradient descent with a line search or a fixed ``step``. While workers are lost, an
-    estimate (a stand-in) replaces their part of the gradient.
+    estimate (a stand-in) replaces their part of the gradient. With ``l2`` above 0 the gap is
+    certified in each round, from the gradient and the loss along the intercept.
 
     Source: Algorithms 1 and 2 of the resource-elastic paper, which are ``optimizer="gd"``.
 
@@ -511,20 +512,12 @@ class BatchGradient(_WithLoss, _Linear):
 
     @property
     def certifies_gap(self) -> bool:
-        """Whether jobs certify a gap.
+        """Whether jobs certify a gap: with a penalty.
 
-        Those with losses that no other algorithm certifies, those that penalise every coefficient
-        as it is, and with ``penalise: raw`` also the losses ``logistic`` and ``squared`` with an
-        intercept that is not penalised.
+        In mode "paper" an intercept that is not penalised would take exchanges that the paper has
+        not.
         """
-        is_whole = self.penalise == "raw" and not self.has_free_intercept
-        return self.l2 > 0.0 and (is_whole or self.certifies_intercept)
-
-    @property
-    def certifies_intercept(self) -> bool:
-        """Whether the gap is certified with an intercept that is not penalised."""
-        is_raw = self.penalise == "raw" and self.loss in ("logistic", "squared")
-        return is_raw or (not self.has_own_loss and self.terms.link == "log")
+        return self.l2 > 0.0 and not (self.mode == "paper" and self.has_free_intercept)
 
     @property
     def has_free_intercept(self) -> bool:

@@ -7,18 +7,13 @@ If every coefficient is penalised, the objective P is l2-strongly convex, and
 This is the duality gap at the dual variables ``-loss'(z_i)`` of the model. An intercept b is not
 penalised. ``Q(w) = min_b P(w, b)`` is l2-strongly convex, too, so that
 
-    P(w, b) - min P <= P(w, b) - Q(w) + |grad Q(w)|^2 / (2 l2).
+    min P >= Q(w) - |grad Q(w)|^2 / (2 l2).
 
-Let ``slope = dP/db``, and let u be the distance from b to the best intercept for w. P is convex in
-b, hence ``P(w, b) - Q(w) <= |slope u|``. The slope of a convex loss increases with the margin:
-from b to the best intercept the slopes of all rows change in one direction, in the mean by
-``slope``. With R the length of the longest row, ``|grad Q(w)| <= |grad_w P(w, b)| + R |slope|``.
-Both terms vanish at the optimum.
-
-u has a closed form for half deviances with the link log and power p. With the weighted means
-``A = mean exp((2-p) z)`` and ``B = mean y exp((1-p) z)``, ``slope = A - B`` and ``u = log(B / A)``.
-A is 1 for gamma, mean y + slope for Poisson, and else follows from the mean loss. For the squared
-loss ``u = slope``.
+The loss along b alone, at two values with slopes of different sign, gives a lower bound of Q(w).
+The slope of a convex loss increases with the margin: from b to the best intercept the slopes of all
+rows change in one direction, in the mean by ``slope = dP/db``. With R the length of the longest
+row, ``|grad Q(w)| <= |grad_w P(w, b)| + R |slope|``. For the squared loss Q(w) is
+``P(w, b) - slope^2 / 2``.
 
 For the logistic loss, of two classes or more, the bound is the dual objective at the model's
 distributions q mixed with one for all rows, r, just enough for the means by class to equal the
@@ -46,6 +41,8 @@ from elasticml.specification.algorithms import BatchGradient
 
 #: Serial of the point at which all margins are 0; solvers never cache it.
 _ZERO: Final = -2
+#: The intercepts are searched if the gap may fall to this share.
+ENOUGH: Final = 0.25
 _TINY: Final = 1e-300
 
 
@@ -57,33 +54,8 @@ class InterceptTerms:
     longest: float
     #: The largest size of the offset, 0 without one.
     largest_offset: float
-    #: Weighted mean of the targets; of classes their shares of the weight, that of +1 if there are
-    #: two.
-    mean_targets: tuple[float, ...]
-    #: Terms of the mean loss that do not depend on the margins, for powers between 1 and 2.
-    offset: float
-
-    def distance(self, power: float, loss: float, slope: float) -> float:
-        """Return u, the distance to the best intercept; infinite if there is none.
-
-        Parameters
-        ----------
-        power : float
-            NaN for the squared loss.
-        loss, slope : float
-            The mean loss, and its derivative with respect to the intercept.
-        """
-        if math.isnan(power):
-            return abs(slope)
-        if power == 1.0:
-            above = self.mean_targets[0] + slope
-        elif power == 2.0:
-            above = 1.0
-        else:
-            above = (2.0 - power) * ((power - 1.0) * (loss - self.offset) + slope)
-        if not above > 0.0 or not slope < above:
-            return math.inf
-        return math.log1p(-slope / above)
+    #: Of classes their shares of the weight, that of +1 if there are two; for the logistic loss.
+    shares: tuple[float, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,14 +66,26 @@ class LowerBound:
     """
 
     loss: str
-    #: Of a half deviance; NaN for other losses.
-    power: float
     l2: float
     #: None without an intercept that is not penalised.
     intercept: InterceptTerms | None
     value: float = 0.0
 
-    def learn(self, value: float, gradient: F64, model: F64) -> None:
+    def asks_for_intercepts(self, value: float, gradient: F64, n: int) -> bool:
+        """Whether the objective along the intercepts would raise the bound enough to be asked for.
+
+        Parameters
+        ----------
+        value, gradient
+            As for :meth:`learn`.
+        n : int
+            Number of coefficients; the rest are intercepts.
+        """
+        if self.intercept is None or self.loss in ("logistic", "squared"):
+            return False
+        return self._slack(gradient, n) <= ENOUGH * (value - self.value)
+
+    def learn(self, value: float, gradient: F64, model: F64, n: int, least: float) -> None:
         """Raise the bound by what a model certifies.
 
         Parameters
@@ -111,23 +95,33 @@ class LowerBound:
         gradient, model : ndarray (n_model,)
             Its gradient, and the model, 0 for a coefficient that is not trained. Intercepts that
             are not penalised are last.
+        n : int
+            Number of coefficients; the rest are intercepts.
+        least : float
+            Lower bound of the objective over the intercepts, for a loss other than the logistic
+            and the squared one.
         """
         terms = self.intercept
-        if terms is None:
-            bound = value - float(gradient @ gradient) / (2.0 * self.l2)
-        elif self.loss == "logistic":
+        if terms is not None and self.loss == "logistic":
             bound = self._at_mixed(terms, value, gradient, model)
         else:
-            slope, w = float(gradient[-1]), model[:-1]
-            loss = value - 0.5 * self.l2 * float(w @ w)
-            norm = float(np.linalg.norm(gradient[:-1])) + terms.longest * abs(slope)
-            rest = abs(slope * terms.distance(self.power, loss, slope)) if slope else 0.0
-            bound = value - rest - norm * norm / (2.0 * self.l2)
+            if terms is None:
+                least = value
+            elif self.loss == "squared":
+                least = value - 0.5 * float(gradient[n:] @ gradient[n:])
+            bound = least - self._slack(gradient, n)
         self.value = max(self.value, bound)
+
+    def _slack(self, gradient: F64, n: int) -> float:
+        """Return how far the minimum may be below that over the intercepts alone."""
+        norm = float(np.linalg.norm(gradient if self.intercept is None else gradient[:n]))
+        if self.intercept is not None:
+            norm += self.intercept.longest * float(np.linalg.norm(gradient[n:]))
+        return norm * norm / (2.0 * self.l2)
 
     def _at_mixed(self, terms: InterceptTerms, value: float, gradient: F64, model: F64) -> float:
         """Return the bound of the logistic loss, see the module docstring."""
-        shares, n = np.array(terms.mean_targets), len(gradient) - len(terms.mean_targets)
+        shares, n = np.array(terms.shares), len(gradient) - len(terms.shares)
         slopes, w = gradient[n:], model[:n]
         if shares.size == 1:
             shares, slopes = np.append(1.0 - shares, shares), np.append(-slopes, slopes)
@@ -154,47 +148,36 @@ def lower_bound_for(
 ) -> Generator[Exchange, Outcome, LowerBound | None]:
     """Return the lower bound of a job before its first round; None if it certifies no gap.
 
-    With an intercept and without ``resume`` it needs two exchanges over all members.
+    With an intercept and without ``resume`` it needs one or two exchanges over all members.
     """
     if not settings.certifies_gap:
         return None
-    # Only an intercept that is not penalised needs it.
-    bound = LowerBound(
-        loss=settings.loss,
-        power=getattr(settings.terms, "power", math.nan),
-        l2=settings.l2,
-        intercept=None,
-    )
+    bound = LowerBound(loss=settings.loss, l2=settings.l2, intercept=None)
     earlier: Mapping[str, Any] | None = None if resume is None else resume.values.get("lower_bound")
     if earlier is not None:
         bound.value, terms = earlier["value"], earlier["intercept"]
         if terms is not None:
-            means = tuple(terms["mean_targets"])
-            bound.intercept = InterceptTerms(**{**terms, "mean_targets": means})
+            bound.intercept = InterceptTerms(**{**terms, "shares": tuple(terms["shares"])})
     elif settings.has_free_intercept:
-        bound.intercept = yield from _intercept_terms(bound, settings, columns)
+        bound.intercept = yield from _intercept_terms(settings, columns)
     return bound
 
 
 def _intercept_terms(
-    bound: LowerBound, settings: BatchGradient, columns: Columns
+    settings: BatchGradient, columns: Columns
 ) -> Generator[Exchange, Outcome, InterceptTerms]:
     found = (yield ranges_exchange(columns.n_columns)).arrays
     smallest, largest = -found["smallest"], found["largest"]
     fixed = slice(0) if columns.fixed is None else columns.fixed
-    at_zero = gradient_exchange(np.zeros(columns.n_sent), {"point": _ZERO, "scratch": True})
-    outcome = yield replace(at_zero, require="everybody")
-    weight = float(outcome.arrays["weight"])
-    # Where all margins are 0, the mean prediction is the same for all rows.
-    mean = {"identity": 0.0, "log": 1.0}.get(settings.terms.link, 1.0 / max(columns.models, 2))
-    means = mean - outcome.arrays["gradient"][columns.n_coefficients :] / weight
-    power, offset = bound.power, 0.0
-    if 1.0 < power < 2.0:
-        loss = float(outcome.arrays["loss"]) / weight
-        offset = loss - 1.0 / (2.0 - power) - float(means[0]) / (power - 1.0)
+    shares: F64 = np.zeros(0)
+    if settings.loss == "logistic":
+        at_zero = gradient_exchange(np.zeros(columns.n_sent), {"point": _ZERO, "scratch": True})
+        arrays = (yield replace(at_zero, require="everybody")).arrays
+        # Where all margins are 0, every class has the same probability.
+        slopes = arrays["gradient"][columns.n_coefficients :] / float(arrays["weight"])
+        shares = 1.0 / max(columns.models, 2) - slopes
     return InterceptTerms(
         longest=columns.longest_row(smallest, largest),
         largest_offset=float(np.maximum(-smallest[fixed], largest[fixed]).max(initial=0.0)),
-        mean_targets=tuple(means.tolist()),
-        offset=offset,
+        shares=tuple(shares.tolist()),
     )

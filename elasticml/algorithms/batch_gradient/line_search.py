@@ -30,6 +30,8 @@ ARMIJO: Final = 1e-4
 PROBED: Final = 4
 #: Exchanges after which a search gives up: the last length is 2**-47 of the first.
 PROBES_MAX: Final = 12
+#: Lengths that enclose a minimum, as multiples of that of the quadratic model.
+ENCLOSING: Final = (8.0, 2.0, 1.0, 0.5)
 #: A predicted decrease below this share of the objective is lost in rounding.
 HIDDEN: Final = 1e-10
 #: A step is too short while the slope is above this share of the first: Wolfe's second condition.
@@ -134,6 +136,24 @@ def shortened(longest: float, bound: float) -> float:
     if longest <= bound:
         return longest
     return longest * 0.5 ** math.ceil(math.log2(longest / bound))
+
+
+def lowest(steps: F64, values: F64, slopes: F64) -> float:
+    """Return a lower bound of a convex function from its values and slopes at some points.
+
+    It is the value at which the nearest tangents on both sides of the minimum meet; minus infinity
+    if all points are on one side.
+    """
+    falls, rises = slopes < 0.0, slopes > 0.0
+    if not (falls | rises).all():
+        return float(values[slopes == 0.0].min())
+    if falls.all() or rises.all():
+        return -math.inf
+    left = np.flatnonzero(falls)[np.argmax(steps[falls])]
+    right = np.flatnonzero(rises)[np.argmin(steps[rises])]
+    below = slopes[right] * (steps[right] - steps[left]) - (values[right] - values[left])
+    meet = values[left] + slopes[left] * below / (slopes[right] - slopes[left])
+    return min(float(meet), float(values.min()))
 
 
 # The exchanges of the line search: several lengths at once, on cached margins and directions.
@@ -255,6 +275,26 @@ def curvature_along(ray: Ray) -> Generator[Exchange, Outcome, float | None]:
     elastic, p = ray.here.elastic, ray.direction
     curvature = elastic.stand_ins.curvature_along(float(outcome.arrays["curvature"]), p)
     return curvature / elastic.divisor(ray.origin.sums) + ray.here.penalty.curvature_along(p)
+
+
+def lowest_along(ray: Ray) -> Generator[Exchange, Outcome, float]:
+    """Return a lower bound of the estimated objective along a line, in both directions.
+
+    It is minus infinity if the lengths around the quadratic model's minimiser do not enclose the
+    minimum, or if examples were lost.
+    """
+    curvature = (yield from curvature_along(ray)) or 0.0
+    if not curvature > 0.0:
+        return -math.inf
+    there = yield from probed(ray, -ray.slope / curvature * np.array(ENCLOSING))
+    if there is None:
+        return -math.inf
+    known = np.isfinite(there.values) & np.isfinite(there.slopes)
+    return lowest(
+        np.append(there.steps[known], 0.0),
+        np.append(there.values[known], ray.here.value),
+        np.append(there.slopes[known], ray.slope),
+    )
 
 
 def _probe(ray: Ray, steps: F64 | None) -> Generator[Exchange, Outcome, Outcome | None]:

@@ -39,6 +39,7 @@ from elasticml.algorithms.batch_gradient.elastic_gradient import (
 from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent, fix_step
 from elasticml.algorithms.batch_gradient.gradient_exchanges import gradient_exchange
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS, PAIRS_BYTES
+from elasticml.algorithms.batch_gradient.line_search import Ray, lowest_along
 from elasticml.algorithms.batch_gradient.newton import Newton, check_columns, chosen_for
 from elasticml.algorithms.batch_gradient.optimizer import Iterate, Optimizer, Spent, Step
 from elasticml.algorithms.batch_gradient.stand_in_guard import (
@@ -242,7 +243,10 @@ class _Descent:
                 return self._abandon()
             here = self._here(evaluated)
             if self.elastic.is_whole:
-                self._certify(here.evaluated.point.w, here.value, here.gradient)
+                changes = elastic.changes
+                yield from self._certify_at(here)
+                if elastic.changes != changes:
+                    continue
             finished = self._check(here)
             if finished is not None:
                 return finished
@@ -279,14 +283,36 @@ class _Descent:
             resume=self._resume(),
         )
 
-    def _certify(self, w: F64, value: float, gradient: F64) -> None:
+    def _certify_at(self, here: Iterate) -> Generator[Exchange, Outcome, None]:
+        """Raise the lower bound at an iterate over all examples, also along the intercepts."""
+        bound, penalty, n = self.lower_bound, self._certified_penalty(), self.penalty.n_penalised
+        if bound is None:
+            return
+        least = -math.inf
+        if bound.asks_for_intercepts(here.value, penalty.by_coefficients(here.gradient), n):
+            least = here.value
+            for k in range(n, here.gradient.size):
+                if here.gradient[k] != 0.0:
+                    # The same direction in every round.
+                    ray = Ray(
+                        here=here, serial=-1 - k, direction=np.eye(1, here.gradient.size, k)[0]
+                    )
+                    least += (yield from lowest_along(ray)) - here.value
+        self._certify(here.evaluated.point.w, here.value, here.gradient, least)
+
+    def _certified_penalty(self) -> L2:
+        """Return the penalty whose coefficients the lower bound is about."""
+        bound, penalty = self.lower_bound, self.penalty
+        if isinstance(penalty, CarriedL2) and bound is not None and bound.intercept is not None:
+            return replace(penalty, columns=replace(penalty.columns, shift=None))
+        return penalty
+
+    def _certify(self, w: F64, value: float, gradient: F64, least: float = -math.inf) -> None:
         """Raise the lower bound of the minimum; the arguments are of all examples."""
         if self.lower_bound is not None:
-            penalty = self.penalty
-            if isinstance(penalty, CarriedL2) and self.lower_bound.intercept is not None:
-                penalty = replace(penalty, columns=replace(penalty.columns, shift=None))
+            penalty = self._certified_penalty()
             gradient, model = penalty.by_coefficients(gradient), penalty.coefficients(w)
-            self.lower_bound.learn(value, gradient, model)
+            self.lower_bound.learn(value, gradient, model, penalty.n_penalised, least)
 
     def _gap(self, value: float | None) -> float | None:
         """Return the certified gap of an objective over all examples."""

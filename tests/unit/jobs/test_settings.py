@@ -177,7 +177,10 @@ WRONG = [
     ("algorithm: {name: linear, loss: squared, delta: 2.0}", "belongs to loss: huber, not squared"),
     ("algorithm: {name: linear, loss: hinge, l2: 0.0}", "l2: got 0.0, wanted more than 0"),
     ("algorithm: {name: linear}, absent: freeze", "cocoa"),
-    ("algorithm: {name: linear}, policies: [knee]", "cocoa"),
+    (
+        "algorithm: {name: linear, l2: 0}, policies: [knee]",
+        "use algorithm batch_gradient with l2 ab",
+    ),
     ("algorithm: {name: cocoa}, absent: taylor", "absent: got 'taylor', which"),
     ("algorithm: {name: cocoa}, absent: ignore", "freeze"),
     ("algorithm: {name: async_sgd, k: 3}, absent: taylor", "which algorithm async_sgd cannot foll"),
@@ -208,7 +211,10 @@ WRONG = [
     ("algorithm: {name: local_sgd, rate_rule: sqr}", "did you mean 'sqrt'"),
     ("stop: {epochs: 3}", "stop.epochs: local_sgd counts epochs, batch_gradient does not"),
     ("absent: freeze", "absent: got 'freeze', which algorithm batch_gradient cannot"),
-    ("algorithm: {name: batch_gradient, l2: 0}, stop: {gap: 0.1}", "use algorithm cocoa with l2"),
+    (
+        "algorithm: {name: linear, l2: 0}, stop: {gap: 0.1}",
+        "algorithm batch_gradient with l2 above",
+    ),
     (
         "algorithm: {name: batch_gradient, loss: poisson, l2: 0}, stop: {gap: 0.1}",
         "certifies no duality gap; use algorithm batch_gradient with l2 above 0, or stop.objective",
@@ -217,7 +223,11 @@ WRONG = [
         "algorithm: {name: async_sgd, problem: linear, loss: hinge, l2: 0.1}, stop: {gap: 0.1}",
         "certifies no duality gap; use algorithm cocoa, or stop.objective",
     ),
-    ("stop: {rounds: 9, gap: 0.001}", "stop.gap: batch_gradient with loss logistic and l2 0.0001 "),
+    (
+        "algorithm: {name: batch_gradient, mode: paper, intercept: true}, stop: {gap: 0.1}",
+        "stop.gap: batch_gradient with loss logistic and l2 0.0001 certifies no duality gap; use "
+        "algorithm batch_gradient without an intercept, or without mode paper, or stop.objective",
+    ),
     ("stop: 14", "stop: got 14, wanted a mapping with keys such as rounds, seconds"),
     ("stop: {rounds: 10000000000000000000}", "stop.rounds: got 10000000000000000000, wanted at mo"),
     ("members: {start: 5}, cluster: {workers: 4}", "got 5, wanted at most cluster.workers, 4"),
@@ -249,8 +259,18 @@ WRONG = [
     ("algorithm: {name: cocoa}, policies: [{name: knee, factor: 0.5}]", "got 0.5, wanted a whole"),
     ("policies: [{name: kne}]", "there is no policy 'kne'; did you mean 'knee'"),
     ("policies: [rebalance, rebalance]", "policies[1]: 'rebalance' is listed twice"),
-    ("policies: [knee]", "policies[0]: knee decides by the duality gap, which batch_grad"),
-    ("policies: [tune_local_work]", "policies[0]: tune_local_work decides by the duality"),
+    (
+        "algorithm: {name: batch_gradient, l2: 0}, policies: [knee]",
+        "policies[0]: knee decides by the duality gap, which batch_grad",
+    ),
+    (
+        "algorithm: {name: async_sgd, k: 3}, policies: [tune_local_work]",
+        "policies[0]: tune_local_work decides by the duality",
+    ),
+    (
+        "policies: [inner_iterations]",
+        "policies[0]: inner_iterations sets local_epochs, which batch_gradient does not have",
+    ),
     ("policies: ['..:x']", "policies[0]: got '..:x', which cannot be imported (wanted module:"),
     ("faults: {round: 1, lose: 1}", "faults: got {'lose': 1, 'round': 1}, wanted a list"),
     ("faults: [{round: 1, lose: 5}]", "faults: round 1: lose: 5, but 4 of 4 members"),

@@ -114,6 +114,11 @@ JOBS: list[tuple[str, str, str, dict[str, Any]]] = [
             {"scale": "standard", "weights": S, "offset": OFFSET},
         )
     ),
+    *(
+        ("batch_gradient", loss, "dense", {"intercept": True, "penalise": "raw", **more})
+        for loss in ("squared", "huber", "quantile", LOG_COSH, "squared_hinge", "smoothed_hinge")
+        for more in ({"weights": S}, {"scale": "standard", "offset": OFFSET})
+    ),
     (
         "batch_gradient",
         "poisson",
@@ -312,10 +317,11 @@ def multinomial(rows: Any = X, **more: Any) -> tuple[Any, float]:
     return model, float(-EACH @ own / EACH.sum() + 0.5 * L2 * (model.coef_**2).sum())
 
 
-def each_against_rest(loss: str) -> tuple[Any, float]:
-    """Return every class's coefficients without intercept, and the sum of their objectives."""
+def each_against_rest(loss: str, *, intercept: bool = False) -> tuple[Any, float]:
+    """Return every class's coefficients, and the sum of their objectives."""
+    common: dict[str, Any] = {"weights": EACH, "l2": L2, "has_intercept": intercept}
     each = [
-        Reference(X=X, y=np.where(label == CLASSES, 1.0, -1.0), loss=loss, weights=EACH, l2=L2)
+        Reference(X=X, y=np.where(label == CLASSES, 1.0, -1.0), loss=loss, **common)
         for label in LABELS
     ]
     return np.array([one.best[0] for one in each]), sum(one.least for one in each)
@@ -365,6 +371,11 @@ def test_softmax_is_scikit_learns_multinomial_model(optimizer: Any, scale: Any) 
             for optimizer in ("lbfgs", "tron", "newton")
         ),
         *(
+            BatchGradient(**OF_CLASSES, loss=loss, penalise="raw", scale=scale, tolerance=1e-10)
+            for loss in ("squared_hinge", "smoothed_hinge")
+            for scale in ("none", "standard")
+        ),
+        *(
             CoCoA(**OF_CLASSES, loss=loss, intercept=False, scale="none", tolerance=4e-13, seed=1)
             for loss in ("logistic", "squared_hinge")
         ),
@@ -373,9 +384,10 @@ def test_softmax_is_scikit_learns_multinomial_model(optimizer: Any, scale: Any) 
 )
 def test_other_losses_train_each_class_against_the_rest(job: Any) -> None:
     model = trained(job, CLASSES, weights=S)
-    coef, objective = each_against_rest(job.loss)
+    coef, objective = each_against_rest(job.loss, intercept=job.intercept)
     np.testing.assert_allclose(model.arrays["coef"], coef, atol=1e-6)
     assert model.objective == pytest.approx(objective, rel=1e-8)
+    assert not job.intercept or 0.0 <= model.gap <= 1e-8
     if job.name == "cocoa":
         assert 0.0 <= model.gap <= 4e-13
         assert model.reason == "gap <= 1e-13, in each of 4 classes"
