@@ -84,7 +84,7 @@ class HessianSums:
             block[:, :width] = chunk.values[first : first + len(block)]
             block[:, width:] = 0.0
             return
-        fill_rows(*_rows_of(chunk), first, block)
+        fill_rows(*_rows_of(chunk), np.ones(first + len(block)), first, block)
 
     def _flush(self) -> None:
         rows, weighted = self._rows[: self._filled], self._weighted[: self._filled]

@@ -184,15 +184,17 @@ class ColumnMatrix:
 
     def products(self, one: I64, other: I64) -> F64:
         """Return ``X[:, one].T @ X[:, other]``."""
-        columns = self._columns[:, one]
-        others = columns if np.array_equal(one, other) else self._columns[:, other]
-        if not self.is_sparse:
-            return np.asarray(columns.T @ others)
-        G = gram.of_columns(columns, others)
-        G -= self.total * np.outer(self.means[one], self.means[other])
-        G[self.norms[one] == 0.0] = 0.0
-        G[:, self.norms[other] == 0.0] = 0.0
-        return G
+        if self.is_sparse and gram.pays(self._arrays[0], self.n, one, other):
+            indptr, indices, values = self._arrays
+            G = gram.products(indptr, indices, values, self.n, one, other)
+        else:
+            G = self._columns[:, one].T @ self._columns[:, other]
+        if self.is_sparse:
+            G = G.toarray() if hasattr(G, "toarray") else G
+            G = G - self.total * np.outer(self.means[one], self.means[other])
+            G[self.norms[one] == 0.0] = 0.0
+            G[:, self.norms[other] == 0.0] = 0.0
+        return np.asarray(G, np.float64)
 
     def row_products(self) -> F64:
         """Return ``X @ X.T``, (n, n)."""

@@ -143,13 +143,13 @@ class Design:
         d, X = self.d, self._X
         matrix = np.zeros((self.n_model, self.n_model))
         own, height = matrix[:d, :d], max(1, _GRAM_VALUES // max(1, d))
-        if hasattr(X, "tocsr"):
-            own += gram.of_rows(X.tocsr(), c)
-        else:
-            for begin in range(0, self.n, height):
-                at = slice(begin, begin + height)
-                weighted = np.sqrt(c[at])[:, None] * X[at]
-                own += weighted.T @ weighted
+        for rows, part in zip(self._rows or (), self._slices, strict=False):
+            own += gram.of_rows(*rows, read_only(np.ascontiguousarray(c[part])), d)
+        for begin in range(0, self.n if self._rows is None else 0, height):
+            at = slice(begin, begin + height)
+            some = X[at].toarray() if hasattr(X, "indptr") else X[at]
+            weighted = np.sqrt(c[at])[:, None] * some
+            own += weighted.T @ weighted
         if self.n_model > d:
             matrix[d] = matrix[:, d] = self._constant * self.adjoint(c)
         return matrix

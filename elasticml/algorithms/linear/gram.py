@@ -16,10 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.arrays import F64, I32
+from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import kernel
 from elasticml.data.chunks.kernels import Pointers
-from elasticml.data.chunks.products import read_only
 
 #: A sparse column is centred explicitly if its variance is below this share of its mean square.
 CLOSE: Final = 1e-6
@@ -57,7 +56,10 @@ def moved(X: Any, shifts: F64, is_flat: NDArray[np.bool_] | None = None) -> Any:
     return type(X)((values, indices, indptr.astype(X.indptr.dtype)), shape=X.shape)
 
 
-#: Bytes of a dense block of rows.
+# Gram matrices of moderately sparse columns, by dense blocks of rows.
+
+
+#: Bytes of a block.
 BLOCK_BYTES: Final = 2**18
 #: Cost of a multiplication of sparse entries, in multiplications of dense ones: by products of
 #: sparse matrices, and by adding the products of a row's entries.
@@ -65,45 +67,65 @@ _SPARSE_COST: Final = 80
 _PAIR_COST: Final = 16
 
 
-def of_columns(one: Any, other: Any) -> F64:
-    """Return ``one.T @ other`` for sparse columns (n, m) and (n, k) in CSC format.
+def pays(indptr: I32, n: int, one: I64, other: I64) -> bool:
+    """Return whether dense blocks cost less than a product of sparse matrices.
 
-    By dense blocks of rows where they cost less than a product of sparse matrices.
+    Parameters
+    ----------
+    indptr : ndarray (d + 1,)
+        CSC pointers of the columns, which have n rows.
+    one, other : ndarray
+        The columns to multiply.
     """
-    (n, m), k = one.shape, other.shape[1]
-    if one is other:
-        return of_rows(one.tocsr(), np.ones(n))
-    if float(one.nnz) * float(other.nnz) * _SPARSE_COST < float(n) ** 2 * m * k:
-        return np.asarray((one.T @ other).toarray(), np.float64)
-    G, height, one, other = np.zeros((m, k)), _height(m + k), one.tocsr(), other.tocsr()
-    for first in range(0, n, height):
-        at = slice(first, first + height)
-        G += one[at].toarray().T @ other[at].toarray()
+    stored = np.diff(indptr)
+    pairs = float(stored[one].sum()) * float(stored[other].sum())
+    return pairs * _SPARSE_COST >= float(n) ** 2 * one.size * other.size
+
+
+def products(
+    indptr: I32, indices: I32, values: F64, n: int, one: I64, other: I64
+) -> NDArray[np.float64]:
+    """Return ``X[:, one].T @ X[:, other]``; the row numbers of each column must be sorted.
+
+    Parameters
+    ----------
+    indptr, indices, values : ndarray
+        X (n, d) in CSC format.
+    """
+    is_same = np.array_equal(one, other)
+    rows = max(64, BLOCK_BYTES // (8 * max(1, one.size + (0 if is_same else other.size))))
+    G = np.zeros((one.size, other.size))
+    parts: list[tuple[I64, Any, F64]] = [
+        (features, indptr[features].astype(np.int64), np.empty((features.size, rows)))
+        for features in ((one,) if is_same else (one, other))
+    ]
+    for first in range(0, n, rows):
+        blocks = []
+        for features, places, room in parts:
+            block = room[:, : min(rows, n - first)]
+            block[:] = 0.0
+            _fill(indptr, indices, values, features, first, places, block)
+            blocks.append(block)
+        # BLAS needs half the work for the product of a block and its own transpose.
+        G += blocks[0] @ blocks[-1].T
     return G
 
 
-def of_rows(X: Any, c: F64) -> F64:
-    """Return ``X.T @ diag(c) @ X``, (d, d), for rows (n, d) in CSR format and c (n,) from 0 on.
-
-    Columns need not be sorted, and entries that are stored twice count as their sum.
-    """
-    n, d = X.shape
-    G, height, roots = np.zeros((d, d)), _height(d), np.sqrt(c)[:, None]
-    if adds_pairs(np.diff(X.indptr)[c != 0.0], n, d):
-        rows = read_only(X.indptr), read_only(X.indices), read_only(X.data)
-        add_pairs(*rows, read_only(np.ascontiguousarray(c)), G)
-        G += G.T
-        return G
-    for first in range(0, n, height):
-        at = slice(first, first + height)
-        block = roots[at] * X[at].toarray()
-        # BLAS needs half the work for the product of a block's transpose and the block itself.
-        G += block.T @ block
-    return G
+@kernel
+def _fill(
+    indptr: I32, indices: I32, values: F64, features: I64, first: int, places: I64, block: F64
+) -> None:
+    """Write the rows from ``first`` on into ``block`` (columns, rows), and advance ``places``."""
+    stop = first + block.shape[1]
+    for k in range(features.size):
+        at, end = places[k], indptr[features[k] + 1]
+        while at < end and indices[at] < stop:
+            block[k, indices[at] - first] = values[at]
+            at += 1
+        places[k] = at
 
 
-def _height(width: int) -> int:
-    return max(64, BLOCK_BYTES // (8 * max(1, width)))
+# Gram matrices of sparse rows.
 
 
 def adds_pairs(stored: NDArray[Any], n: int, d: int) -> bool:
@@ -116,6 +138,26 @@ def adds_pairs(stored: NDArray[Any], n: int, d: int) -> bool:
     """
     stored = stored.astype(np.float64)
     return float(stored @ stored) * _PAIR_COST <= float(n) * d * d
+
+
+def of_rows(indptr: Pointers, indices: I32, values: F64, c: F64, d: int) -> F64:
+    """Return ``X.T @ diag(c) @ X``, (d, d), for rows (n, d) in CSR format and c (n,) from 0 on.
+
+    Columns need not be sorted, and entries that are stored twice count as their sum.
+    """
+    G = np.zeros((d, d))
+    if adds_pairs(np.diff(indptr)[c != 0.0], c.size, d):
+        add_pairs(indptr, indices, values, c, G)
+        G += G.T
+        return G
+    rows = max(64, BLOCK_BYTES // (8 * max(1, d)))
+    room, roots = np.empty((min(rows, c.size), d)), np.sqrt(c)
+    for first in range(0, c.size, rows):
+        block = room[: min(rows, c.size - first)]
+        fill_rows(indptr, indices, values, roots, first, block)
+        # BLAS needs half the work for the product of a block's transpose and the block itself.
+        G += block.T @ block
+    return G
 
 
 @kernel
@@ -133,10 +175,13 @@ def add_pairs(indptr: Pointers, indices: I32, values: F64, weights: F64, G: F64)
 
 
 @kernel
-def fill_rows(indptr: Pointers, indices: I32, values: F64, first: int, block: F64) -> None:
-    """Write the rows from ``first`` on into ``block`` (rows, d)."""
+def fill_rows(
+    indptr: Pointers, indices: I32, values: F64, roots: F64, first: int, block: F64
+) -> None:
+    """Write the rows from ``first`` on, times ``roots``, into ``block`` (rows, d)."""
     block[:] = 0.0
     for i in range(block.shape[0]):
+        root = roots[first + i]
         for j in range(indptr[first + i], indptr[first + i + 1]):
             # Duplicate entries are summed.
-            block[i, indices[j]] += values[j]
+            block[i, indices[j]] += root * values[j]
