@@ -190,10 +190,12 @@ def _moments(y: Any, weights: Any) -> F64:
 
 
 def _merge_moments(parts: Sequence[F64]) -> F64:
-    each = np.stack(parts)
+    every = np.stack(parts)
+    # Partitions without weight have no mean.
+    each = every[every[:, 0] > 0.0]
     total, mean = each[:, 0].sum(), each[:, 0] @ each[:, 1] / max(each[:, 0].sum(), 1e-300)
     squares = each[:, 2].sum() + each[:, 0] @ (each[:, 1] - mean) ** 2
-    return np.array([total, mean, squares, each[:, 3].sum(), each[:, 4].min()])
+    return np.array([total, mean, squares, each[:, 3].sum(), every[:, 4].min()])
 
 
 def _refuse_infinite(values: Any) -> None:

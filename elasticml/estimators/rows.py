@@ -90,7 +90,8 @@ def moments(y: F64, s: F64 | None) -> F64:
     away, least, logs = y - mean, float(y.min(initial=math.inf)), 0.0
     if least >= 0.0:
         logs = float(xlogy(y, y).sum() if s is None else s @ xlogy(y, y))
-    squares = float((away if s is None else s * away) @ away)
+    with np.errstate(over="ignore"):
+        squares = float((away if s is None else s * away) @ away)
     return np.array([total, mean, squares, logs, least])
 
 

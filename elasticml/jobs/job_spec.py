@@ -251,8 +251,10 @@ def absolute_paths(kind: Any, section: Any, path: str, folder: Path) -> Any:
 
 #: Examples of the required sections, for error messages.
 _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
+#: Policies that tune how much members work between two exchanges.
+NEED_LOCAL_EPOCHS = ("tune_local_work", "inner_iterations")
 #: Policies that decide by the certified gap; without one they never act.
-NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
+NEED_GAP = ("knee", "gap_per_container_second", *NEED_LOCAL_EPOCHS)
 #: Policies that use the members' times per round.
 NEED_ROUNDS = ("rebalance", "straggler")
 #: Least memory limit of a member; its process takes most of that without data.
@@ -711,8 +713,14 @@ class JobSpec(SettingsModel):
             raise ConfigError(
                 f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds"
             )
-        if self.policies and isinstance(algorithm, BatchGradient):
-            _refuse_local_work(self.policies, algorithm.name)
+        for index, entry in enumerate(
+            self.policies if isinstance(algorithm, BatchGradient) else ()
+        ):
+            if entry["name"] in NEED_LOCAL_EPOCHS and not entry.get("off"):
+                raise ConfigError(
+                    f"policies[{index}]: {entry['name']} sets local_epochs, which "
+                    f"{algorithm.name} does not have; use algorithm cocoa, or leave it out"
+                )
         if certifies_gap(algorithm):
             return
         named, certified = algorithm.name, _certified(algorithm)
@@ -735,25 +743,17 @@ class JobSpec(SettingsModel):
                     f"{algorithm.name} no member waits; leave it out"
                 )
             if name in NEED_GAP:
+                # Local work is of CoCoA alone.
+                is_local = certified and name in NEED_LOCAL_EPOCHS
+                use = "use algorithm cocoa, or " if is_local else certified and f"use {certified}"
                 raise ConfigError(
                     f"{path}: {name} decides by the duality gap, which {named} does not certify; "
-                    f"{certified and f'use {certified}'}leave it out"
+                    f"{use}leave it out"
                 )
 
 
 #: The sections of a job file, in the order in which ``job.yaml`` has them.
 SECTIONS = [key for key in keys_of(JobSpec) if key not in OF_DATA]
-
-
-def _refuse_local_work(policies: Sequence[Mapping[str, Any]], algorithm: str) -> None:
-    from elasticml.policies.registry import LOCAL_WORK
-
-    for index, entry in enumerate(policies):
-        if entry["name"] in LOCAL_WORK and not entry.get("off"):
-            raise ConfigError(
-                f"policies[{index}]: {entry['name']} sets local_epochs, which {algorithm} does not "
-                "have; leave it out"
-            )
 
 
 def _certified(algorithm: AnyAlgorithm) -> str:
@@ -763,11 +763,10 @@ def _certified(algorithm: AnyAlgorithm) -> str:
     if isinstance(algorithm, AsyncSGD) and algorithm.problem != "linear":
         return ""
     name = BatchGradient.name if algorithm.terms.is_smooth() else CoCoA.name
-    needs = "" if algorithm.l2 > 0.0 else " with l2 above 0"
-    if isinstance(algorithm, BatchGradient) and not needs:
-        # Nothing else keeps a job from a gap.
-        needs = " without an intercept, or without mode paper"
-    return f"algorithm {name}{needs}, or "
+    needs = [] if algorithm.l2 > 0.0 else ["with l2 above 0"]
+    if isinstance(algorithm, BatchGradient) and algorithm.mode == "paper":
+        needs.append("without an intercept")
+    return f"algorithm {' '.join([name, *needs])}, or "
 
 
 def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:

@@ -401,6 +401,8 @@ class _Box:
         """See :class:`Loss`."""
         target, low, high, c = self.dual_box(y)
         a = _box_dual(target - m, low, high, c)
+        if a == 0.0 or math.isinf(a):
+            return a * a
         return a * (target - m - 0.5 * c * a)
 
     def slope(self, m: float, y: float) -> float:

@@ -412,7 +412,7 @@ class BatchGradient(_WithLoss, _Linear):
     ``"newton"`` sums the Hessian in one exchange and solves with it, which pays for few columns.
     ``"gd"`` is gradient descent with a line search or a fixed ``step``. While workers are lost, an
     estimate (a stand-in) replaces their part of the gradient. With ``l2`` above 0 the gap is
-    certified in each round, from the gradient and the loss along the intercept.
+    certified, from the gradient and the loss along the intercept.
 
     Source: Algorithms 1 and 2 of the resource-elastic paper, which are ``optimizer="gd"``.
 

@@ -17,6 +17,9 @@ from elasticml.algorithms.batch_gradient.line_search import ENCLOSING, lowest
 from elasticml.algorithms.scaling import Columns
 from elasticml.objectives.loss_kernels import MarginLoss, loss_named
 from elasticml.specification.algorithms import BatchGradient
+from tests.property.schedules import Return, Vanish
+from tests.reference import Reference
+from tests.serial_world import World, split_rows
 
 ROWS, D = 40, 3
 LOSSES = ("poisson", "gamma", "tweedie", "logistic", "squared")
@@ -182,3 +185,25 @@ def test_a_checkpoint_keeps_the_bound_and_the_constants_of_the_data() -> None:
             next(again)
         assert end.value.value == bound
     assert bound.value > 0.0
+
+
+@pytest.mark.parametrize("phase", ["curvature", "probe"])
+def test_a_bound_with_a_stand_in_for_lost_examples_is_none(phase: str) -> None:
+    """Members with other targets vanish while the loss along the intercept is asked for."""
+    rng = np.random.default_rng(0)
+    X = 0.1 * rng.normal(size=(120, 2))
+    y = rng.normal(size=120) + np.repeat([8.0, 0.0], 60)
+    least = Reference(X=X, y=y, loss="huber", l2=0.5, has_intercept=True).least
+    world = World(
+        settings={"loss": "huber", "l2": 0.5, "tolerance": 1e-12, "scale": "none"}
+        | {"optimizer": "tron", "intercept": True},
+        parts=split_rows(X, y, 6, chunk_rows=10),
+        algorithm="batch_gradient",
+        absent="auto",
+        schedule=[Vanish(round=1, members=(3, 4, 5), during=phase), Return(round=3)],
+    )
+    run = world.run(30)
+    assert any(row.gap is None for row in run.rows)
+    for row in run.rows:
+        assert row.gap is None or row.objective - least <= row.gap + 1e-9
+    assert run.model.gap <= 1e-9

@@ -223,6 +223,7 @@ PROBLEMS = {
     "tron": gradient_problem("sorted", optimizer="tron"),
     "newton": gradient_problem("same", optimizer="newton"),
     "poisson": gradient_problem("sorted", "poisson", optimizer="lbfgs", intercept=True),
+    "huber": gradient_problem("sorted", "huber", optimizer="tron", intercept=True),
     "softmax": classes_problem("batch_gradient", optimizer="lbfgs", tolerance=1e-9),
 }
 #: Those of CoCoA, by rows and by columns.

@@ -41,8 +41,9 @@ from elasticml.specification.algorithms import BatchGradient
 
 #: Serial of the point at which all margins are 0; solvers never cache it.
 _ZERO: Final = -2
-#: The intercepts are searched if the gap may fall to this share.
-ENOUGH: Final = 0.25
+#: The objective along an intercept is asked for if the gap may fall to this share; with several
+#: intercepts to this share divided by their number.
+ENOUGH: Final = 0.1
 _TINY: Final = 1e-300
 
 
@@ -83,7 +84,8 @@ class LowerBound:
         """
         if self.intercept is None or self.loss in ("logistic", "squared"):
             return False
-        return self._slack(gradient, n) <= ENOUGH * (value - self.value)
+        enough = ENOUGH / max(1, gradient.size - n)
+        return self._slack(gradient, n) <= enough * (value - self.value)
 
     def learn(self, value: float, gradient: F64, model: F64, n: int, least: float) -> None:
         """Raise the bound by what a model certifies.

@@ -30,8 +30,10 @@ ARMIJO: Final = 1e-4
 PROBED: Final = 4
 #: Exchanges after which a search gives up: the last length is 2**-47 of the first.
 PROBES_MAX: Final = 12
-#: Lengths that enclose a minimum, as multiples of that of the quadratic model.
+#: Lengths that enclose a minimum, as multiples of that of the quadratic model, and where they do
+#: not, of the length at which the tangent is 0.
 ENCLOSING: Final = (8.0, 2.0, 1.0, 0.5)
+WIDE: Final = tuple(4.0**-k for k in range(12))
 #: A predicted decrease below this share of the objective is lost in rounding.
 HIDDEN: Final = 1e-10
 #: A step is too short while the slope is above this share of the first: Wolfe's second condition.
@@ -280,21 +282,29 @@ def curvature_along(ray: Ray) -> Generator[Exchange, Outcome, float | None]:
 def lowest_along(ray: Ray) -> Generator[Exchange, Outcome, float]:
     """Return a lower bound of the estimated objective along a line, in both directions.
 
-    It is minus infinity if the lengths around the quadratic model's minimiser do not enclose the
-    minimum, or if examples were lost.
+    It is minus infinity if the lengths that are tried do not enclose the minimum. If examples were
+    lost, the objective is one with their stand-ins.
     """
-    curvature = (yield from curvature_along(ray)) or 0.0
-    if not curvature > 0.0:
+    curvature = yield from curvature_along(ray)
+    if curvature is None:
         return -math.inf
-    there = yield from probed(ray, -ray.slope / curvature * np.array(ENCLOSING))
-    if there is None:
-        return -math.inf
-    known = np.isfinite(there.values) & np.isfinite(there.slopes)
-    return lowest(
-        np.append(there.steps[known], 0.0),
-        np.append(there.values[known], ray.here.value),
-        np.append(there.slopes[known], ray.slope),
-    )
+    # A value of at least 0 along the tangent: beyond, little is known.
+    tries = [ray.here.value / -ray.slope * np.array(WIDE)]
+    if curvature > 0.0:
+        tries.insert(0, -ray.slope / curvature * np.array(ENCLOSING))
+    for steps in tries:
+        there = yield from probed(ray, steps)
+        if there is None:
+            break
+        known = np.isfinite(there.values) & np.isfinite(there.slopes)
+        bound = lowest(
+            np.append(there.steps[known], 0.0),
+            np.append(there.values[known], ray.here.value),
+            np.append(there.slopes[known], ray.slope),
+        )
+        if math.isfinite(bound):
+            return bound
+    return -math.inf
 
 
 def _probe(ray: Ray, steps: F64 | None) -> Generator[Exchange, Outcome, Outcome | None]:

@@ -290,7 +290,7 @@ class _Descent:
             return
         least = -math.inf
         if bound.asks_for_intercepts(here.value, penalty.by_coefficients(here.gradient), n):
-            least = here.value
+            least, changes = here.value, self.elastic.changes
             for k in range(n, here.gradient.size):
                 if here.gradient[k] != 0.0:
                     # The same direction in every round.
@@ -298,6 +298,9 @@ class _Descent:
                         here=here, serial=-1 - k, direction=np.eye(1, here.gradient.size, k)[0]
                     )
                     least += (yield from lowest_along(ray)) - here.value
+            if self.elastic.changes != changes:
+                # With a stand-in for lost examples it is not a bound over all.
+                least = -math.inf
         self._certify(here.evaluated.point.w, here.value, here.gradient, least)
 
     def _certified_penalty(self) -> L2:

@@ -109,7 +109,9 @@ class LinearObjective:
                 nonlocal loss
                 there = margins + t * directions
                 loss = self._loss.value_and_slope(there, *rows, trial)
-                slope = float(trial @ directions) / self._total + constant + t * linear
+                # A loss with the link log overflows.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    slope = float(trial @ directions) / self._total + constant + t * linear
 
                 def bend() -> float:
                     along = self._loss.curvature_along(there, directions, *rows)

@@ -172,11 +172,11 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Fit:
     #: which power of e each of its products made the residual smaller.
     first, fell, rate, stalled = 0.0, math.inf, math.inf, False
     for done in range(steps):
-        if here.gap <= gap or not here.gradient.any() or stalled:
+        norm, cost = float(np.linalg.norm(scale.of_gradient(here.gradient))), here.hessian_products
+        if here.gap <= gap or norm == 0.0 or stalled:
             # That steps no longer help proves nothing: the gap may be large.
             is_small = not here.gap > max(gap, ROUNDED * abs(here.value))
             return Fit(w=here.w, gap=here.gap, steps=done, converged=is_small)
-        norm, cost = float(np.linalg.norm(scale.of_gradient(here.gradient))), here.hessian_products
         first = first or norm
         residual, worth = _residual(here, gap, norm, first), max(PRODUCTS_WORTH, cost)
         # Relative to the value, a step squares the distance: from here one may be the last.
@@ -198,7 +198,8 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Fit:
             float(np.linalg.norm(scale.of_gradient(one.gradient))) for one in (here, there)
         )
         stalled = not fell > HIDDEN * abs(here.value) and not after < 0.5 * before
-        here = here if stalled and fell < 0.0 else there
+        # Values that are not finite are no progress.
+        here = there if fell >= 0.0 or not stalled else here
     return Fit(w=here.w, gap=here.gap, steps=steps, converged=here.gap <= gap)
 
 
@@ -228,7 +229,8 @@ def least_along(
         t = t - slope / bend if bend > 0.0 else math.inf
         if abs(t - last) <= ROUNDED * last:
             return last
-        if not low < t < high:
+        if not low < t < high or slope > first:
+            # Newton's steps back from where a loss grows exponentially are short.
             t = 0.5 * (low + high) if math.isfinite(high) else 2.0 * low
     at(t)
     return t

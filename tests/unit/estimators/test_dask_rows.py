@@ -16,6 +16,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 5))
 Z = X @ RNG.normal(size=5)
 S = RNG.integers(0, 3, 90).astype(float)
+S[80:] = 0.0  # of a whole partition
 
 
 @pytest.fixture(scope="module")

@@ -283,3 +283,34 @@ def test_a_stalled_fit_is_not_converged():
         em.Ridge(1e-6, solver="newton").fit(X + 1e6, y)
     with pytest.warns(ConvergenceWarning, match="duality gap"):
         em.LogisticRegression(C=1e6).fit(X + 1e6, y > 0.0)
+
+
+# From a model of zeros, a first step lands where the exponential grows by e for each length.
+@pytest.mark.parametrize("alpha", [1e-6, 1.0])
+@pytest.mark.parametrize("level", [5.0, 10.0, "outlier"])
+def test_large_counts_without_an_intercept_have_a_certified_model(level, alpha):
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(400, 5))
+    y = rng.poisson(np.exp(np.clip(A @ np.ones(5), -3.0, 3.0))).astype(float)
+    if level == "outlier":
+        A[0], y[0] = 50.0, 1e4
+    else:
+        y += np.exp(level)
+    model = em.PoissonRegressor(alpha=alpha, fit_intercept=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model.fit(A, y)
+    assert model.n_iter_ < 20
+    assert 0.0 <= model.dual_gap_ <= 1e-3 * y.mean() * np.log(y.mean())
+
+
+def test_targets_at_the_ends_of_the_range_give_finite_models():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(100, 3))
+    y = A @ [1.0, 2.0, -1.0] + 3.0
+    small = em.Ridge(solver="newton").fit(A, 1e-160 * y)
+    np.testing.assert_allclose(1e160 * small.coef_, em.Ridge().fit(A, y).coef_, rtol=1e-3)
+    counts = np.abs(np.round(y))
+    counts[0] = 1e308
+    model = em.PoissonRegressor().fit(A, counts)
+    assert np.isfinite(model.coef_).all()

@@ -226,7 +226,7 @@ WRONG = [
     (
         "algorithm: {name: batch_gradient, mode: paper, intercept: true}, stop: {gap: 0.1}",
         "stop.gap: batch_gradient with loss logistic and l2 0.0001 certifies no duality gap; use "
-        "algorithm batch_gradient without an intercept, or without mode paper, or stop.objective",
+        "algorithm batch_gradient without an intercept, or stop.objective",
     ),
     ("stop: 14", "stop: got 14, wanted a mapping with keys such as rounds, seconds"),
     ("stop: {rounds: 10000000000000000000}", "stop.rounds: got 10000000000000000000, wanted at mo"),
@@ -264,12 +264,21 @@ WRONG = [
         "policies[0]: knee decides by the duality gap, which batch_grad",
     ),
     (
+        "algorithm: {name: async_sgd, problem: linear}, policies: [tune_local_work]",
+        "use algorithm cocoa, or leave it out",
+    ),
+    (
+        "algorithm: {name: batch_gradient, mode: paper, intercept: true, l2: 0}, stop: {gap: 0.1}",
+        "use algorithm batch_gradient with l2 above 0 without an intercept, or stop.objective",
+    ),
+    (
         "algorithm: {name: async_sgd, k: 3}, policies: [tune_local_work]",
         "policies[0]: tune_local_work decides by the duality",
     ),
     (
         "policies: [inner_iterations]",
-        "policies[0]: inner_iterations sets local_epochs, which batch_gradient does not have",
+        "policies[0]: inner_iterations sets local_epochs, which batch_gradient does not have; use "
+        "algorithm cocoa, or leave it out",
     ),
     ("policies: ['..:x']", "policies[0]: got '..:x', which cannot be imported (wanted module:"),
     ("faults: {round: 1, lose: 1}", "faults: got {'lose': 1, 'round': 1}, wanted a list"),
