@@ -36,8 +36,12 @@ _TRIALS: Final = 2
 _TRIALS_MIN: Final = 16
 #: Squared distances in a block, which stays in the L2 cache.
 _BLOCK: Final = 2**15
-#: Squared distances below this share of the rows' squared norms are rounding errors.
+#: Squared distances of sparse rows below this share of the squared norms are rounding errors.
 _ROUNDING: Final = 1e-13
+#: Those of dense rows below this share of the row's squared norm are computed again, as sums of
+#: squared differences, for this many numbers at a time.
+_INEXACT: Final = 1e-6
+_AGAIN: Final = 2**18
 
 
 @comparing_kernel
@@ -54,39 +58,42 @@ def _sparse_squares(rows: Stored, some: I64, layout: Layout, scores: F64, square
             for t in range(scores.size):
                 scores[t] -= value * column[t]
         for t in range(len(squares)):
-            squares[t, i] = norms[row] + 2.0 * scores[t]
+            square = norms[row] + 2.0 * scores[t]
+            # Equal rows have no distance, whatever the rounding errors.
+            is_sure = square > _ROUNDING * (norms[row] + 2.0 * half_squares[t])
+            squares[t, i] = square if is_sure else 0.0
 
 
 class _Distances:
     """Squared distances of rows to points, of dense rows by BLAS.
 
-    They are sums of squared norms and products, and so may be wrong by rounding errors of these.
+    They are sums of squared norms and products, and so are wrong by rounding errors of these. Small
+    ones of dense rows are computed again, and those of sparse rows that may be errors are zero.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self._numbers = np.arange(rows.n)
         self._shift = np.zeros(rows.d)
-        #: Squared norms of the rows minus the shift, (n,).
-        self.norms = rows.stored.squares
         if not rows.is_sparse:
             X = rows.stored.dense
             self._shift = X[:: max(1, rows.n // 1000)].mean(axis=0, dtype=np.float64)
             # The products of these with ``-2 c, 1, |c|^2`` are the squared distances.
             self._extended = np.ones((rows.n, rows.d + 2))
             shifted = np.subtract(X, self._shift, out=self._extended[:, : rows.d])
-            self.norms = self._extended[:, rows.d]
-            np.einsum("ij,ij->i", shifted, shifted, out=self.norms)
+            norms = self._extended[:, rows.d]
+            np.einsum("ij,ij->i", shifted, shifted, out=norms)
+            self._limits = _INEXACT * norms
 
     def to(self, points: F64, some: I64 | None = None) -> Iterator[tuple[Any, F64]]:
         """Yield blocks of all rows, or of some, and their squared distances (T, m), new."""
-        near = points - self._shift
         if self.rows.is_sparse:
             layout = lay_out(points, self._shift, np.float64)
             scores = np.empty(layout.half_squares.size)
         else:
-            ones = np.ones((len(points), 1))
-            extended = np.hstack([-2.0 * near, ones, (near * near).sum(axis=1)[:, None]])
+            near, ones = points - self._shift, np.ones((len(points), 1))
+            with np.errstate(over="ignore"):
+                extended = np.hstack([-2.0 * near, ones, (near * near).sum(axis=1)[:, None]])
         n, size = self.rows.n if some is None else some.size, max(64, _BLOCK // len(points))
         for start in range(0, n, size):
             part: Any = slice(start, min(start + size, n))
@@ -96,14 +103,29 @@ class _Distances:
                 squares = np.empty((len(points), block.size))
                 _sparse_squares(self.rows.stored, block, layout, scores, squares)
             else:
-                squares = extended @ self._extended[part].T
+                # Squares of very large numbers are infinite.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    squares = extended @ self._extended[part].T
+                    self._refine(points, part, squares)
             yield part, squares
 
-    def rounding_to(self, point: F64) -> F64:
-        """Return the errors (n,) of the squared distances to a point."""
-        near = point - self._shift
-        errors: F64 = _ROUNDING * (self.norms + near @ near)
-        return errors
+    def _refine(self, points: F64, part: Any, squares: F64) -> None:
+        """Compute those squared distances (T, m) of dense rows again that may be inexact.
+
+        A row so near to a point has nearly its norm, and so the limits need no norms of points.
+        """
+        limits = self._limits[part]
+        near = np.flatnonzero(squares.min(axis=0) < limits)
+        if near.size == 0:
+            return
+        which, at = np.nonzero(squares[:, near] < limits[near])
+        at, size = near[at], max(1, _AGAIN // self.rows.d)
+        rows = self._numbers[part][at]
+        for start in range(0, at.size, size):
+            some = slice(start, start + size)
+            gaps = points.take(which[some], axis=0)
+            gaps -= self.rows.stored.dense.take(rows[some], axis=0)
+            squares[which[some], at[some]] = np.einsum("ij,ij->i", gaps, gaps)
 
 
 def _choose(distances: _Distances, weights: F64, candidates: F64, closest: F64) -> F64:
@@ -116,11 +138,8 @@ def _choose(distances: _Distances, weights: F64, candidates: F64, closest: F64) 
         squares[:, part] = found
         after += np.minimum(found, closest[part], out=found) @ weights[part]
     chosen = int(after.argmin())
+    np.minimum(closest, squares[chosen], out=closest)
     centre: F64 = candidates[chosen]
-    # Equal rows have no distance, whatever the rounding errors.
-    square = squares[chosen]
-    square[square < distances.rounding_to(centre)] = 0.0
-    np.minimum(closest, square, out=closest)
     return centre
 
 
@@ -130,7 +149,7 @@ def _nearest_two(distances: _Distances, centres: F64, some: I64, squares: F64, w
         columns = np.arange(rows.size)
         for k in range(2):
             least = found.argmin(axis=0)
-            who[k, rows], squares[k, rows] = least, np.maximum(found[least, columns], 0.0)
+            who[k, rows], squares[k, rows] = least, found[least, columns]
             found[least, columns] = np.inf
 
 
@@ -207,7 +226,7 @@ def swap_centres(rows: Rows, weights: F64, centres: F64, uniforms: F64) -> int:
         drawn = np.searchsorted(ends, uniforms[start : start + DRAWN] * inertia, side="right")
         candidates = rows.dense(np.minimum(drawn, rows.n - 1))
         fresh = np.hstack([found for _, found in distances.to(candidates)])
-        for candidate, square in zip(candidates, np.maximum(fresh, 0.0), strict=True):
+        for candidate, square in zip(candidates, fresh, strict=True):
             gone, after = _swap(weights, square, inertia, missed, squares, who, is_stale)
             if gone >= 0:
                 swaps, inertia, centres[gone] = swaps + 1, after, candidate
@@ -233,12 +252,14 @@ def plus_plus(X: Any, weights: F64, clusters: int, rng: np.random.Generator) -> 
     ndarray (m, D), new
         Distinct rows; m is less than ``clusters`` if there are fewer.
     """
-    rows, chosen = X if isinstance(X, Rows) else Rows(X, None), list[F64]()
-    # All rows if some have too few distinct ones.
-    for size in (min(max(_ROWS_MIN, _ROWS_EACH * clusters), _ROWS_MAX), _ROWS_MAX):
-        if len(chosen) < clusters:
-            some, mass = _coreset(rows, weights, size, rng)
-            chosen = _greedy(some, mass, clusters, rng)
+    rows = X if isinstance(X, Rows) else Rows(X, None)
+    size = min(max(_ROWS_MIN, _ROWS_EACH * clusters), _ROWS_MAX)
+    some, mass = _coreset(rows, weights, size, rng)
+    chosen = _greedy(some, mass, clusters, rng)
+    if len(chosen) < clusters and size < min(rows.n, _ROWS_MAX):
+        # The sample has too few distinct rows: a larger one, or all of up to 100,000 rows.
+        some, mass = _coreset(rows, weights, _ROWS_MAX, rng)
+        chosen = _greedy(some, mass, clusters, rng)
     centres: F64 = np.array(chosen)
     size = max(_SWAP_ROWS_MIN, _SWAP_ROWS_EACH[rows.is_sparse] * clusters)
     some, mass = _coreset(some, mass, size, rng)

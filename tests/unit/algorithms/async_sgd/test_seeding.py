@@ -105,6 +105,39 @@ def test_clusters_far_smaller_than_their_distances_are_told_apart(kind, offset):
     assert centre_error(centres, truth[::100]) < 1e-5
 
 
+def test_rows_far_from_the_mean_are_told_apart():
+    """Their squared distances are below rounding errors of their squared norms."""
+    rows = np.array([[0.0], [1.0], [1e8], [1e8 + 1.0]])
+    centres = plus_plus(rows, np.ones(4), 4, np.random.default_rng(0))
+    assert sorted(centres[:, 0]) == sorted(rows[:, 0])
+
+
+def test_times_in_milliseconds_that_differ_by_seconds_are_told_apart():
+    rng = np.random.default_rng(0)
+    days = 8.64e7 * np.array([0, 30, 60, 90])
+    truth = 1.7e12 + np.add.outer(days, [0.0, 1e3, 2e3]).reshape(-1, 1)
+    rows = np.repeat(truth, 100, axis=0) + rng.standard_normal((1200, 1))
+    centres = plus_plus(rows, np.ones(1200), 12, rng)
+    assert centre_error(centres, truth) < 5.0
+
+
+def test_swaps_among_far_rows_count_small_distances():
+    """Three of six points lack a centre; each other centre is the second of its point."""
+    truth = np.add.outer([0.0, 1e9, 2e9], [0.0, 10.0]).reshape(-1, 1)
+    rows = np.repeat(truth, 50, axis=0)
+    centres = np.repeat(truth[::2], 2, axis=0)
+    uniforms = np.random.default_rng(0).random(40)
+    assert swap_centres(Rows(rows, None), np.ones(300), centres, uniforms) == 3
+    np.testing.assert_array_equal(np.sort(centres, axis=0), truth)
+
+
+def test_squares_that_overflow_give_no_warnings():
+    rows = 1e160 * np.random.default_rng(0).standard_normal((50, 2))
+    with np.errstate(all="raise"):
+        centres = plus_plus(rows, np.ones(50), 3, np.random.default_rng(0))
+    assert all(any((row == centre).all() for row in rows) for centre in centres)
+
+
 def test_rows_that_a_sample_lacks_become_centres_where_there_are_few_distinct_ones():
     rows = np.zeros((30_000, 1))
     rows[:20, 0] = np.arange(1, 21)
