@@ -4,7 +4,7 @@
 ``alpha``, dual variables or coefficients, as :mod:`elasticml.algorithms.cocoa.coordinates` says.
 Both exchanges first *settle*: where a chunk's serial is ``settle``, ``alpha += gamma * step``. An
 exchange that is repeated under the same serial finds its chunks settled and starts from the same
-state. The step of a certificate is ``alpha`` itself: ``gamma`` is 0 after it, or scales all
+coordinates. The step of a certificate is ``alpha`` itself: ``gamma`` is 0 after it, or scales all
 coordinates.
 
 By rows

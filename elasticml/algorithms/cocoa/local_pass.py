@@ -55,6 +55,9 @@ class PassRequest:
     #: The order depends only on these, the chunks and the number of threads.
     seed: int
     serial: int
+    #: Whether a line search shortens sums of steps that are too long. Without one, threads use the
+    #: safe factor.
+    searches: bool = True
     #: The members' fixed sigma', as in the papers; a member's threads multiply it by their number.
     sigma: float | None = None
     #: Above 0, the pass continues with this epoch, from another model than it ended with.
@@ -151,12 +154,12 @@ class PassPlan:
     @property
     def learns(self) -> bool:
         """Whether the parts' factor adapts from slice to slice, except in a first pass."""
-        return self.n_slices > 1 and self.request.sigma is None
+        return self.n_slices > 1 and self.request.sigma is None and self.request.searches
 
     @property
     def factor(self) -> float:
         """The parts' sigma' where it does not adapt."""
-        if self.is_first or self.request.sigma is not None:
+        if self.is_first or self.request.sigma is not None or not self.request.searches:
             return self.safe
         return self.request.sigma_of(self.own_weight / self.n_parts)
 
@@ -244,6 +247,8 @@ class LocalSolver:
         self._bucket = bucket_for(0) if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._shrinking = Shrinking() if options.shrink else None
+        #: The model at the start of the last pass.
+        self._last: F64 | None = None
         #: (1,) how often the steps of threads count in their replicas, see ``damping``.
         self._damping = np.array([math.inf])
         self._grow = options.grow
@@ -356,10 +361,9 @@ class LocalSolver:
         )
 
     def _plan(self, v: F64, request: PassRequest, n_threads: int) -> PassPlan:
-        """Plan a pass, and unshrink all rows where the model has jumped."""
-        if self._shrinking is not None and not request.start and self._shrinking.begin(v):
-            for cached in self._cached:
-                cached.skips[:] = 0
+        """Plan a pass."""
+        if not request.start:
+            self._begin(v)
         n_parts = self._parts(n_threads)
         is_untouched = not (v.any() or any(piece.alpha.any() for piece in self._pieces))
         is_first = is_untouched and self._grows(request)
@@ -370,6 +374,14 @@ class LocalSolver:
             n_slices=self._slices(n_parts, v.size),
             is_first=is_first,
         )
+
+    def _begin(self, v: F64) -> None:
+        """Unshrink all rows where the model has jumped, or where the last pass did not count."""
+        last, self._last = self._last, v.copy()
+        self._orders.begin(repeats=last is not None and np.array_equal(v, last))
+        if self._shrinking is not None and self._shrinking.begin(v, last):
+            for cached in self._cached:
+                cached.skips[:] = 0
 
     def _run_slices(
         self,

@@ -78,6 +78,11 @@ class VisitOrder:
             return 1
         return len(self.store.batches([piece.chunk for piece in self._pieces]))
 
+    def begin(self, *, repeats: bool) -> None:
+        """Start a pass, which may repeat the last one: that one counts for nothing."""
+        if self._turns is not None and self.store is not None:
+            self._turns.begin(repeats=repeats)
+
     def epoch(
         self,
         key: tuple[int, int, int],

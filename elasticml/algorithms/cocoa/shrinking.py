@@ -28,19 +28,26 @@ class Shrinking:
     def __init__(self) -> None:
         #: The epochs to skip a row per unit of slack and of inverse length; 0: no row.
         self.reach = 0.0
-        self._last: F64 | None = None
         #: The shortest model step since all rows were unshrunk.
         self._shortest = math.inf
 
-    def begin(self, v: F64) -> bool:
-        """Start a pass from a model (D,), which is copied; return whether to unshrink all rows."""
-        last, self._last = self._last, v.copy()
+    def begin(self, v: F64, last: F64 | None) -> bool:
+        """Start a pass; return whether to unshrink all rows.
+
+        Where the model has not moved, the last pass counts for nothing: its steps were not taken,
+        or it is repeated. The skips that it set belong to a model that there is not.
+
+        Parameters
+        ----------
+        v, last : ndarray (D,)
+            The model, and that of the last pass, if there was one.
+        """
         if last is None or last.size != v.size:
             self.reach = 0.0
             return True
         step = v - last
         moved = math.sqrt(products(step, step)[1])
-        has_jumped = moved > _JUMP * self._shortest or not v.any()
+        has_jumped = moved == 0.0 or moved > _JUMP * self._shortest or not v.any()
         if has_jumped:
             self._shortest = math.inf
         if moved > 0.0:

@@ -241,6 +241,7 @@ class CocoaSolver:
             enough=0.0 if self._settings.is_paper else local_pass.ENOUGH,
             seed=int(work.parameters["seed"]),
             serial=int(work.parameters["serial"]),
+            searches=self._settings.searches_line,
             sigma=_sigma(work),
         )
         update = local.run(v, asked, parallel)

@@ -206,6 +206,20 @@ def test_rows_that_were_skipped_are_visited_after_a_jump_of_the_model() -> None:
     assert p.run(solver, jumped + 0.01, 41).visited > 2 * update.visited
 
 
+def test_a_pass_that_did_not_count_is_repeated_with_all_rows() -> None:
+    """Its steps were not taken, so that the rows that it skipped were chosen by another model."""
+    p = problem("csr", "hinge")
+    solver, v = p.solver(), np.zeros(p.X.shape[1])
+    for serial in range(40):
+        before, alphas = v, [piece.alpha.copy() for piece in p.pieces]
+        update = p.run(solver, v, serial)
+        v = v + update.dv
+    assert update.visited < 230
+    for piece, alpha in zip(p.pieces, alphas, strict=True):
+        piece.alpha[:] = alpha
+    assert p.run(solver, before, 39).visited == 230
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_first_pass_from_zero_is_worth_several(threads: int) -> None:
     p = problem("csr", "hinge", n=2000)
@@ -299,6 +313,26 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
 
 
 # --- threads ------------------------------------------------------------------------------------
+
+
+def test_without_a_line_search_no_pass_of_threads_lowers_the_dual() -> None:
+    """Columns are nearly equal: threads that damp their steps less than is safe overshoot."""
+    rng, n, falls = np.random.default_rng(0), 4000, {}
+    X = rng.standard_normal((n, 1)) + 0.001 * rng.standard_normal((n, 20))
+    y = np.sign(X[:, 0] + rng.standard_normal(n))
+    dense = np.column_stack([X, np.full(n, 0.5)])
+    for searches in (True, False):
+        piece = Piece(chunk_of("dense", X, y), y, None, np.zeros(n))
+        p = Problem([piece], dense, y, np.ones(n), "logistic", "float64", l2=1e-7)
+        # Four slices: too few for a last one that is safe.
+        solver, v, duals = p.solver(values_per_thread=20_000), np.zeros(21), []
+        for serial in range(40):
+            given = {"parallel": SerialExecutor(4), "searches": searches}
+            v = v + p.run(solver, v, serial, **given).dv
+            duals.append(p.dual())
+        falls[searches] = float(np.max(-np.diff(duals)))
+    assert falls[False] <= 0.0
+    assert falls[True] > 1e-3
 
 
 def test_a_failing_thread_leaves_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ import copy
 from typing import Any
 
 import numpy as np
+import pytest
 from scipy.sparse import csr_array
 
+from elasticml.algorithms.cocoa.local_pass import LocalSolver, PassRequest, PassResult
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.parallel import Serial
@@ -72,7 +74,7 @@ def solver_after_two_passes(
 
 
 def test_a_step_is_taken_once_with_the_scale_of_the_next_exchange() -> None:
-    # Without shrinking, which a repeated pass continues, both make the same visits.
+    # Without shrinking both make the same visits: a repeated pass visits all rows.
     solver, chunks, partial = solver_after_two_passes(shrink=False)
     assert all(not chunk.state["alpha"].any() for chunk in chunks)
     sent = [chunk.state for chunk in chunks]
@@ -87,6 +89,21 @@ def test_a_step_is_taken_once_with_the_scale_of_the_next_exchange() -> None:
     np.testing.assert_equal(sent, before)
     sums = {"serial": 4, "settle": 3, "gamma": 1.0}
     np.testing.assert_equal(*(ask(solver, chunks, "certify", ZERO, **sums) for _ in range(2)))
+
+
+@pytest.mark.parametrize("aggregation", ["fixed", "line_search"])
+def test_a_pass_knows_whether_a_line_search_follows(
+    aggregation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, run = [], LocalSolver.run
+
+    def recorded(self: LocalSolver, v: Any, request: PassRequest, parallel: Any) -> PassResult:
+        requests.append(request)
+        return run(self, v, request, parallel)
+
+    monkeypatch.setattr(LocalSolver, "run", recorded)
+    solver_after_two_passes(aggregation=aggregation)
+    assert [request.searches for request in requests] == [aggregation == "line_search"]
 
 
 def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -> None:
