@@ -764,6 +764,8 @@ def _certified(algorithm: AnyAlgorithm) -> str:
         return ""
     name = BatchGradient.name if algorithm.terms.is_smooth() else CoCoA.name
     needs = [] if algorithm.l2 > 0.0 else ["with l2 above 0"]
+    if isinstance(algorithm, BatchGradient) and algorithm.step != "line_search":
+        needs.append("with step line_search")
     if isinstance(algorithm, BatchGradient) and algorithm.mode == "paper":
         needs.append("without an intercept")
     return f"algorithm {' '.join([name, *needs])}, or "

@@ -512,12 +512,13 @@ class BatchGradient(_WithLoss, _Linear):
 
     @property
     def certifies_gap(self) -> bool:
-        """Whether jobs certify a gap: with a penalty.
+        """Whether jobs certify a gap: with a penalty and a line search.
 
-        In mode "paper" an intercept that is not penalised would take exchanges that the paper has
-        not.
+        After other steps the objective is not known before the next round. In mode "paper" an
+        intercept that is not penalised would take exchanges that the paper has not.
         """
-        return self.l2 > 0.0 and not (self.mode == "paper" and self.has_free_intercept)
+        is_plain = self.mode == "paper" and self.has_free_intercept
+        return self.l2 > 0.0 and self.step == "line_search" and not is_plain
 
     @property
     def has_free_intercept(self) -> bool:

@@ -39,7 +39,7 @@ def end(stop: Any, **algorithm: Any) -> tuple[int, str, str]:
         ({"rounds": 3}, {}, "3 rounds", "of the first one, wanted 1e-06, after 3 rounds; scale"),
         ({"rounds": 3}, {"tolerance": 0.0}, "3 rounds", ""),
         ({"rounds": 3}, {"tolerance": 0.9}, "gradient norm <= 0.9 of the first", ""),
-        ({"rounds": 1, "gap": 1e-9}, {"tolerance": 0.0}, "1 rounds", "the gap is unknown, wanted"),
+        ({"rounds": 1, "gap": 1e-9}, {"tolerance": 0.0}, "1 rounds", "wanted 1e-09, after 1 round"),
         ({"rounds": 9, "objective": 0.6}, {"tolerance": 0.0}, "objective <= 0.6", ""),
         (
             {"rounds": 3, "objective": 0.1},
