@@ -6,6 +6,7 @@ import ast
 import io
 import itertools
 import re
+import symtable
 import sys
 import tokenize
 import tomllib
@@ -109,6 +110,14 @@ def reached_from(module: str) -> frozenset[str]:
             reached.add(name)
             waiting += [other for _, other in own_imports(name)]
     return frozenset(reached)
+
+
+@cache
+def assigned_names(module: str) -> set[str]:
+    """Names that a module of the package binds at its top level."""
+    path = MODULES[module]
+    table = symtable.symtable(path.read_text(), str(path), "exec")
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
 def test_every_part_of_the_package_has_a_layer():
@@ -243,6 +252,25 @@ def test_the_parts_of_the_package_have_no_facade_of_their_own():
         if MODULES[module].name == "__init__.py" and MODULES[module].read_text() != ""
     ]
     assert wrong == ["elasticml.policies"]
+
+
+def test_programs_outside_of_the_package_import_names_that_exist():
+    """Studies run in slow tests alone, and mypy reads the package alone."""
+    wrong = []
+    for folder in ("tests", "examples", "yarn"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.ImportFrom) or node.module not in MODULES:
+                    continue
+                names = assigned_names(node.module)
+                wrong += [
+                    f"{path.relative_to(ROOT)}:{node.lineno}: {node.module} has no {alias.name}"
+                    for alias in node.names
+                    if alias.name not in names
+                    and f"{node.module}.{alias.name}" not in MODULES
+                    and "__getattr__" not in names
+                ]
+    assert wrong == []
 
 
 def test_no_comment_has_a_todo():

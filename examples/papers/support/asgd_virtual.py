@@ -16,7 +16,7 @@ from support.asgd_reference import centre_error, mean_of
 from elasticml.algorithms.async_sgd.base import LoopConfig
 from elasticml.algorithms.async_sgd.build_plan import plan
 from elasticml.algorithms.async_sgd.kmeans import inertia
-from elasticml.algorithms.async_sgd.lloyd import moved
+from elasticml.algorithms.async_sgd.local_kmeans import means_of
 from elasticml.algorithms.async_sgd.nearest_centres import statistics_of, whole
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.algorithms.async_sgd.worker_loop import WorkerLoop
@@ -371,7 +371,7 @@ class Lloyds:
         self.found = [(self.data.error(centres), self.data.excess(centres))]
         for _ in range(iterations):
             sums = statistics_of(centres, parts, distances=False)
-            centres = moved(centres, sums.sums, sums.counts)
+            centres = means_of(centres, sums.sums, sums.counts)
             self.found.append((self.data.error(centres), self.data.excess(centres)))
 
     def on(self, taken: MeasuredCosts, link: Link, *, n_members: int, rows: int) -> Run:
