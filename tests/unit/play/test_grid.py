@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from elasticml.errors import JobFailedError
 from tests.play import process_campaign
+from tests.play.both_worlds import HERE, ROOT
 from tests.play.grid import draw, draw_raising, fences
 from tests.play.leftovers import Leftovers
 from tests.play.plan import Plan, Played
@@ -30,6 +32,11 @@ def test_a_seed_gives_the_same_plan_and_json_keeps_it(on: str) -> None:
         assert Plan.from_json(plan.to_json()) == plan
         last_s = max(fault.at for fault in plan.faults)
         assert plan.job["stop"]["seconds"] > last_s + 10.0
+
+
+def test_the_mutants_of_both_worlds_still_have_their_lines() -> None:
+    for mutant in json.loads((HERE / "mutants.json").read_text()):
+        assert (ROOT / mutant["file"]).read_text().count(mutant["old"]) == 1, mutant["what"]
 
 
 def test_every_builtin_exception_is_raised_in_a_solver_and_in_a_trainer(tmp_path: Path) -> None:
