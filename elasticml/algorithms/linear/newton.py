@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsv
 
 from elasticml.algorithms.batch_gradient.trust_region import (
+    RESIDUAL,
     NewtonStep,
     conjugate_gradients,
     residual_for,
@@ -248,13 +249,14 @@ def _residual(here: Point, target: float, norm: float, first: float) -> float:
     """Return the relative residual for the next step.
 
     The gap falls with the square of the gradient. A quadratic needs a single step that makes it
-    small enough; another function needs no step more exact than that.
+    small enough; another function needs no step more exact than that. No step is less exact than
+    the first: where the Hessian jumps, fits with large tolerances took three times the steps.
     """
     usual = residual_for(norm, first)
     if not 0.0 < target < here.gap < math.inf:
         return usual
     enough = NEAR * math.sqrt(target / here.gap)
-    return enough if here.is_quadratic else max(usual, enough)
+    return enough if here.is_quadratic else max(usual, min(enough, RESIDUAL))
 
 
 def _newton(here: Point, scale: Coordinates, residual: float) -> NewtonStep:
