@@ -231,9 +231,6 @@ def _stored_values(chunk: Chunk) -> NDArray[Any]:
     return np.ones(chunk.indices.size) if chunk.layout.kind == "binary_csr" else chunk.values
 
 
-# Serial compiled loops for the statistics of columns; they release the GIL.
-
-
 @kernel
 def add_csr_moments(
     indptr: NDArray[np.int32],

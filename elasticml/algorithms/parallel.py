@@ -10,8 +10,6 @@ import numpy as np
 
 from elasticml.algorithms.base import Parallel
 
-# A serial ``Parallel`` in the calling thread, and how work is split among threads.
-
 
 class Serial:
     """Runs everything in the calling thread, for simulators, tests and members with one thread."""
@@ -90,8 +88,6 @@ def runs(chunks: Sequence[_Rows], n_runs: int) -> list[Sequence[_Rows]]:
     cuts = sorted({0, len(chunks), *np.searchsorted(ends, shares, side="left").tolist()})
     return [chunks[low:high] for low, high in itertools.pairwise(cuts)]
 
-
-# Apply a function to each of a member's chunks, with as many threads as pay.
 
 _Result = TypeVar("_Result")
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from elasticml.protocol.job_record import JobRecord
 
 
-# Defer Ctrl-C during a critical section, in which it would leave an unknown job behind.
-
 #: Signals that end a command: Ctrl-C, and SIGTERM from other processes.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -68,8 +66,6 @@ def defer_interrupts() -> Iterator[DeferredInterrupts]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-
-# Submit a job to YARN and print its id, even if an interrupt comes: from then on the job runs.
 
 #: Exit code of a command that was ended by Ctrl-C.
 INTERRUPTED = 130

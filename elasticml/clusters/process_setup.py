@@ -36,8 +36,6 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
-# Prepare the scheduler and worker processes that we start: Dask settings, logging, imports.
-
 logger = logging.getLogger(__name__)
 
 #: Modules that every member uses. They are imported before a worker registers, so that no exchange

@@ -265,9 +265,6 @@ class AzureScheduledEvents:
         return _expect(request(url, {"Metadata": "true"}), url, 200).body
 
 
-# SLURM, lifetimes.
-
-
 def _scontrol(job: str) -> str:
     """Return what ``scontrol`` says of a job, in one line."""
     # The user's format of times would not be parsed.

@@ -138,8 +138,6 @@ class FrameReader:
         return n_read
 
 
-# The number of bytes in a TCP socket's send queue that the kernel has not sent yet.
-
 #: SIOCOUTQNSD of Linux's ``linux/sockios.h``: queued bytes, without those sent but unacknowledged.
 _NOT_SENT: Final = 0x894B
 

@@ -202,8 +202,6 @@ class MoveSpeed:
         return sum(total for total, _ in sums) / spent if spent else ASSUMED_BYTES_PER_S
 
 
-# Chunk moves: transfers to a new owner, returns of absent groups, and copies that are dropped.
-
 #: Chunks per GiveChunks order: acknowledged chunks are safe if the rest fails.
 BATCH = 16
 #: Pause before new moves after a failed one; rounds continue meanwhile.

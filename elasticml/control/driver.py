@@ -489,8 +489,6 @@ class Driver:
         ]
 
 
-# Invariants of the driver machine, checked against its whole state.
-
 #: Up to this many members plus chunks, indexes are checked every time, even if unchanged.
 BOOKS_ENTRIES_MIN = 100
 #: With more members plus chunks, the check after a change is spread over the next round ends.

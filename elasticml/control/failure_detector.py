@@ -70,9 +70,6 @@ class LivenessProbe:
         self._suspects.discard(member)
 
 
-# Broken links between living members: which members to part, which one to exclude, and when.
-
-
 class LinkMonitor:
     """Broken links between members that are both thought to be alive.
 

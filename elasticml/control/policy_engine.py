@@ -43,8 +43,6 @@ from elasticml.ids import ChunkId, GroupId, MemberId
 from elasticml.protocol.commands import Command, RequestMembers
 from elasticml.story import records as story
 
-# The view of a round boundary that policies see, built from the driver's state.
-
 
 class LedgerChunks:
     """Read-only chunk lookups in the current ledger."""

@@ -155,9 +155,6 @@ def _check_linear(model: LinearModel) -> None:
         raise ValueError(f"classes of shape {classes.shape} for {n_models} rows of coef")
 
 
-# The model of a job's arrays.
-
-
 def classes_of(
     algorithm: Mapping[str, Any], facts: DatasetStats | None, arrays: Mapping[str, Any]
 ) -> list[Any] | None:

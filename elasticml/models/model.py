@@ -232,8 +232,6 @@ def products(X: Any, coef: F64) -> F64:
     return dense
 
 
-# A trained linear model.
-
 #: Longest name of a column in a model's repr, in characters.
 _NAME_MAX: Final = 40
 
@@ -458,9 +456,6 @@ class LinearModel(Model):
         return labels
 
 
-# Trained centres.
-
-
 class KMeansModel(Model):
     """The centres of K-Means.
 
@@ -531,9 +526,6 @@ class KMeansModel(Model):
             each = [dense - centre for centre in self.cluster_centers_]
             parts.append(np.column_stack([np.sqrt(np.einsum("ij,ij->i", x, x)) for x in each]))
         return np.concatenate(parts)
-
-
-# A trained network.
 
 
 class NetworkModel(Model):

@@ -31,8 +31,6 @@ from elasticml.report.series import (
 from elasticml.report.style import Picture, png_bytes, styled, svg_markup, write_whole
 from elasticml.report.timeline import seconds_text
 
-# A table of several runs, as text and as HTML: objective and test metric at chosen rounds.
-
 #: The rounds of the resource-elastic paper's comparison: before, during and after the absence.
 PAPER_ROUNDS = (100, 150, 199, 250, 300)
 

@@ -31,8 +31,6 @@ from elasticml.report.style import (
     whole_ticks,
 )
 
-# Plots of several runs over each other: objective and test metric by round and by time.
-
 #: Colour and dashes of the first, second, ... line; both together distinguish them.
 LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("muted", ()),

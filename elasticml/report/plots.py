@@ -42,8 +42,6 @@ from elasticml.report.style import (
 )
 from elasticml.story.records import DataLoaded
 
-# Plots of one run: objective, test metric, and members over time.
-
 Floats = NDArray[np.float64]
 
 #: Colour, symbol and word of each kind of mark.
@@ -416,8 +414,6 @@ def _total_examples(run: RunData) -> float:
     loaded = run.first(DataLoaded)
     return float(run.summary.examples or (loaded and loaded.rows) or 0)
 
-
-# The plot of the certified duality gap.
 
 #: With more certificates than this no markers are drawn.
 _MARKERS_MAX = 80

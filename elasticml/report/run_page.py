@@ -43,8 +43,6 @@ from elasticml.story.json_fields import finite
 from elasticml.story.records import DataLoaded, JobEnded, JobStarted, PolicyDecided, StoryRecord
 from elasticml.story.summary import RunSummary
 
-# The policies' decisions and their reasons, for the page's table and the table of rounds.
-
 #: Suggestions that may occur in every round; those of one policy are summed up in one entry.
 _OFTEN = ("Move", "Replicate", "Discard")
 

@@ -226,9 +226,6 @@ class _Certified(SettingsModel):
         return f"gap <= {default if given is None else format(given, 'g')}"
 
 
-# The settings of asynchronous SGD.
-
-
 #: Keys that apply only if states are sent.
 _OF_MESSAGES = ("queue", "sends", "slots")
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from elasticml.clusters.yarn.container_manager import ContainerManager
 
 
-# Dask's adaptive scaling of a YARN cluster, driven by the load of plain Dask work.
-
 #: Default arguments of ``adapt()``, as in dask-yarn.
 ADAPT_DEFAULTS: dict[str, Any] = {
     "interval": "1s",
@@ -92,9 +90,6 @@ class YarnAdaptive(Adaptive):
     async def scale_down(self, workers: list[str]) -> None:
         """Retire workers, which moves their results, then release their containers."""
         await self.cluster._scale_down(workers)
-
-
-# Dask's scheduler at the client (deploy mode ``local``), with a container manager.
 
 
 class LocalScheduler:

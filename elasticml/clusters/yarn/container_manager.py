@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from elasticml.clusters.yarn.yarn_client import YarnApplication
 
 
-# Registry of an application's containers: YARN's ids, skein's names, Dask's worker addresses.
-
 #: A container's id: the epoch, which each restart of the ResourceManager increments, application
 #: and attempt, and its number, which begins again in each epoch.
 _ID = re.compile(r"container_(?:e(\d+)_)?(\d+_\d+_\d+)_0*(\d+)")

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-# The protocol.
-
 ContainerState = Literal["waiting", "requested", "running", "succeeded", "failed", "killed"]
 CONTAINER_STATES: tuple[ContainerState, ...] = (
     "waiting",

@@ -128,8 +128,6 @@ class BufferPool:
             excess -= buffer.touched
 
 
-# Spill files on a local disk, for bodies and per-row arrays that do not fit into memory.
-
 #: Bytes of a file; a larger request gets a larger file.
 FILE_BYTES: Final = 64 * 2**20
 

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 
 
-# Report a job's progress to YARN as a fraction in [0, 1].
-
 #: Seconds between two reports, and the least change that is reported.
 TELL_S = 1.0
 STEP_MIN = 0.01
@@ -113,9 +111,6 @@ def progress_fraction(status: JobStatus) -> float:
     if status.gap_share is not None:
         shares.append(status.gap_share)
     return min(1.0, max(shares))
-
-
-# Start and follow a job on the scheduler of this process, without a client.
 
 
 async def start_in_process(

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from elasticml.clusters.yarn.yarn_client import YarnClient
 
 
-# The YARN application of a submitted job: dask-yarn's, with the driver in the scheduler.
-
 #: The module that runs in the scheduler's container.
 DRIVER_MODULE = "elasticml.clusters.yarn.jobs.job_driver"
 #: Attempts of the application master; the cluster may have a lower limit.
