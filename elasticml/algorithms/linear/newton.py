@@ -186,12 +186,15 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Fit:
         is_near = not here.jumps and max(0.5 * norm * norm, FALL * fell) <= reach
         if is_near and isinstance(scale, Factored) and 0.0 < gap < here.gap < math.inf:
             residual, worth = NEAR * math.sqrt(gap / here.gap), cost + 1.0
-        if -math.log(residual) / rate > worth:
+        is_new = -math.log(residual) / rate > worth
+        if is_new:
             # Norms are comparable between factors of Hessians alone.
             first = first if isinstance(scale, Factored) else 0.0
             scale = _coordinates(function, here, is_factored=True)
         newton = _newton(here, scale, residual)
-        rate = -math.log(residual) / newton.products
+        # Where the Hessian jumps, the first step with new factors says nothing of the next one.
+        if not (is_new and here.jumps):
+            rate = -math.log(residual) / newton.products
         there = here.minimum_along(scale.to_model(newton.step), newton.promised <= reach)
         fell = here.value - there.value
         # Where values are equal up to rounding, judge the step by the norm of the gradient.
