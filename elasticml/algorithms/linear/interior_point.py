@@ -31,7 +31,7 @@ STEPS_MAX: Final = 100
 CENTRE: Final = 0.5
 #: Share of the step to the nearest bound.
 SHORT: Final = 0.99
-#: Factor by which the mean product must fall within LOOK steps.
+#: Factor by which the gap must fall within LOOK steps.
 FALL: Final = 1.6
 LOOK: Final = 8
 #: Expected steps.
@@ -127,12 +127,12 @@ class InteriorPoint:
         w : ndarray (d,) or, with a constant column, (d + 1,)
             First model.
         """
-        point, means = self._first(w), []
+        point, gaps = self._first(w), []
         for done in range(STEPS_MAX + 1):
             self._measure(point)
-            means.append(point.mean())
             found = max(self._primal - self._dual, 0.0)
-            is_stuck = done >= LOOK and means[-1] * FALL > means[-1 - LOOK]
+            gaps.append(found)
+            is_stuck = done >= LOOK and found * FALL > gaps[-1 - LOOK]
             following = None if found <= gap or is_stuck else self._after(point)
             if following is None:
                 break
