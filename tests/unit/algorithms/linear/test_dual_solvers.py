@@ -114,6 +114,18 @@ def test_a_stuck_method_leaves_the_fit_to_coordinate_descent(monkeypatch):
     assert fit.dual_gap_ <= 1e-5 * 10.0 * len(y)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_interior_point_goes_on_from_far_while_the_gap_falls(seed):
+    """The mean product of dual variables and multipliers hardly falls in the first ten steps."""
+    X, _ = rows(2000, seed=seed)
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(len(X)) < 0.02, 1.0, -1.0)
+    method = interior_point.InteriorPoint(
+        Design(X, Serial()), y, None, problem(y, None, strength=0.01)
+    )
+    assert method.solve(1e-6 * len(y), 3.0 * rng.standard_normal(X.shape[1])).converged
+
+
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
 @pytest.mark.parametrize("spread", [0.0, 3.0])
 def test_the_interior_point_reaches_the_gap_whatever_the_weights(scale, spread):
