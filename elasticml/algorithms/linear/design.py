@@ -159,13 +159,14 @@ class Design:
         is_tall = self.n >= self.n_model and self.n_model <= GRAM_COLUMNS_MAX
         return is_tall and self.gram_products() <= CHEAP_MAX
 
-    def gram_products(self, share: float = 1.0) -> float:
+    def gram_products(self, share: float = 1.0, models: int = 1) -> float:
         """Return the cost of a Gram matrix of a share of the rows and its factors in products.
 
-        The products are with all rows.
+        The products are with all rows. Several models have a Gram matrix for each pair.
         """
         own, product = self._costs
-        return float((share * own + 0.1 * self.d**3) / max(product, 1.0))
+        pairs = 0.5 * (models + 1)
+        return float((pairs * share * own + 0.1 * models**2 * self.d**3) / max(product, 1.0))
 
     @cached_property
     def _costs(self) -> tuple[float, float]:

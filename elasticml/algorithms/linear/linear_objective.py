@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,6 +32,9 @@ GRAM_ROWS: Final = 4
 class LinearObjective:
     """The objective of the module docstring, a :class:`elasticml.algorithms.linear.newton.Smooth`.
 
+    Several classes have a model each, see
+    :mod:`elasticml.algorithms.linear.softmax_objective`.
+
     Parameters
     ----------
     rows : Design
@@ -45,8 +48,6 @@ class LinearObjective:
         the model's last coordinate is b.
     """
 
-    block = None
-
     def __init__(
         self,
         rows: Design,
@@ -55,21 +56,26 @@ class LinearObjective:
         problem: Problem,
     ) -> None:
         self._rows = rows.bordered(problem.intercept)
-        self._targets = np.ascontiguousarray(targets, np.float64)
-        self._weights = weights
+        self._targets, self._weights = targets, weights
         self._total = float(targets.size if weights is None else weights.sum())
-        self._loss = loss_named(problem.loss)
-        #: Number of coordinates of the model.
-        self.n_model = self._rows.n_model
+        self._loss: Any = self._loss_of(problem)
+        #: Number of models, and of coordinates of all of them.
+        self.n_models = problem.n_models
+        self.n_model = self.n_models * self._rows.n_model
         self.l2, self.fixed = problem.l2, problem.fixed
         self._penalty = np.full(self.n_model, self.l2)
         self._frees = problem.is_free and problem.intercept is not None
         if self._frees:
-            self._penalty[rows.d :] = 0.0
+            self._penalty[rows.d :: self._rows.n_model] = 0.0
         #: Steps may be lengthened; without a penalty there may be no minimum.
         self._longest = math.inf if self.l2 > 0.0 else 1.0
         if self.fixed is not None:
             self._penalty[self.fixed] = 0.0
+
+    def _loss_of(self, problem: Problem) -> Any:
+        """Return the loss of the rows' margins."""
+        self._targets = np.ascontiguousarray(self._targets, np.float64)
+        return loss_named(problem.loss)
 
     def zero(self) -> F64:
         """Return the model without features, (n_model,): zero except for an offset."""
@@ -81,8 +87,8 @@ class LinearObjective:
     def at(self, w: F64) -> Point:
         """See :class:`elasticml.algorithms.linear.newton.Smooth`."""
         margins = self._forward(w)
-        slopes = np.empty(margins.size)
-        loss = self._loss.value_and_slope(margins, self._targets, self._weights, slopes)
+        slopes = np.empty(margins.shape)
+        loss = float(self._loss.value_and_slope(margins, self._targets, self._weights, slopes))
         return self._at(w, margins, loss, slopes, -math.inf)
 
     def _at(self, w: F64, margins: F64, loss: float, slopes: F64, bound: float) -> Point:
@@ -91,39 +97,39 @@ class LinearObjective:
         ``bound`` is a lower bound of the minimum.
         """
         if not math.isfinite(loss):  # a start too far for a loss with the link log
-            slopes, loss = np.full(slopes.size, math.nan), math.inf
+            slopes, loss = np.full(slopes.shape, math.nan), math.inf
         slopes /= self._total
         penalised = self._penalty * w
         value = loss / self._total + 0.5 * float(penalised @ w)
-        gradient = self._free(self._rows.adjoint(slopes) + penalised)
+        gradient = self._free(self._adjoint(slopes) + penalised)
         curvature, gap = self._curvature(margins), self._gap(value, slopes, gradient)
         bound = max(bound, value - gap)
 
         def minimum_along(step: F64, certifies: bool) -> Point:
             directions, stretch = self._forward(step), self._penalty * step
             constant, linear = float(stretch @ w), float(stretch @ step)
-            trial, loss = np.empty(margins.size), math.nan
+            trial, loss, there = np.empty(margins.shape), math.nan, margins
             rows = self._targets, self._weights
 
             def at(t: float) -> tuple[float, Callable[[], float]]:
-                nonlocal loss
+                nonlocal loss, there
                 there = margins + t * directions
                 loss = self._loss.value_and_slope(there, *rows, trial)
                 # A loss with the link log overflows.
                 with np.errstate(over="ignore", invalid="ignore"):
-                    slope = float(trial @ directions) / self._total + constant + t * linear
+                    slope = float(np.vdot(trial, directions)) / self._total + constant + t * linear
 
                 def bend() -> float:
-                    along = self._loss.curvature_along(there, directions, *rows)
+                    along = float(self._loss.curvature_along(there, directions, *rows))
                     return along / self._total + linear
 
                 return slope if math.isfinite(loss) else math.inf, bend
 
-            t = least_along(at, abs(float(slopes @ directions) + constant), self._longest)
-            least = bound
+            first = abs(float(np.vdot(slopes, directions)) + constant)
+            t, least = least_along(at, first, self._longest), bound
             if certifies:
-                least = max(least, self._bound_of(slopes + curvature() * directions))
-            return self._at(w + t * step, margins + t * directions, loss, trial, least)
+                least = max(least, self._bound_of(slopes + self._times(curvature(), directions)))
+            return self._at(w + t * step, there, loss, trial, least)
 
         return Point(
             w=w,
@@ -152,7 +158,8 @@ class LinearObjective:
             each = np.empty(self._rows.n)
             self._loss.curvature(np.zeros(each.size), self._targets, self._weights, each)
             each /= self._total
-        diagonal = self._free(self._rows.squares(each) + self._penalty)
+        squares = np.tile(self._rows.squares(each), self.n_models)
+        diagonal = self._free(squares + self._penalty)
         # The coordinate of a column of zeros without penalty never moves.
         diagonal[diagonal <= _TINY] = 1.0
         return diagonal
@@ -165,7 +172,8 @@ class LinearObjective:
         is_few = self.n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self.n_model
         if self.fixed is not None or self.l2 <= 0.0 or not is_few:
             return math.inf
-        return self._rows.gram_products(max(int(np.count_nonzero(slopes)), 1) / slopes.size)
+        share = max(int(np.count_nonzero(slopes)), 1) / slopes.size
+        return self._rows.gram_products(share, self.n_models)
 
     def hessian(self, w: F64) -> F64:
         """Return the Hessian at ``w``, (n_model, n_model)."""
@@ -181,6 +189,13 @@ class LinearObjective:
             return np.zeros(self._rows.n)
         return self._rows.forward(w)
 
+    def _adjoint(self, c: F64) -> F64:
+        return self._rows.adjoint(c)
+
+    def _times(self, curvature: F64, u: F64) -> F64:
+        """Return the second derivatives of the mean loss times directions of the margins."""
+        return curvature * u
+
     def _free(self, v: F64) -> F64:
         """Return ``v``, with a zero for the fixed coefficient."""
         if self.fixed is not None:
@@ -193,16 +208,20 @@ class LinearObjective:
 
         def curvature() -> F64:
             if not cached:
-                each = np.empty(margins.size)
+                each = np.empty(margins.shape)
                 self._loss.curvature(margins, self._targets, self._weights, each)
                 cached.append(each / self._total)
             return cached[0]
 
         return curvature
 
+    def _curved(self, v: F64, curvature: F64) -> F64:
+        """Return the Hessian of the mean loss times ``v``."""
+        return self._rows.product(v, curvature)
+
     def _product(self, curvature: Callable[[], F64]) -> Callable[[F64], F64]:
         def product(v: F64) -> F64:
-            return self._free(self._penalty * v + self._rows.product(v, curvature()))
+            return self._free(self._penalty * v + self._curved(v, curvature()))
 
         return product
 
@@ -233,7 +252,7 @@ class LinearObjective:
             self._loss, total * slopes, targets, weights, balanced=self._frees
         )
         image = self._rows.adjoint(factors / total)[: self._rows.d if self._frees else None]
-        minus = self._loss.minus_conjugate(alpha, targets, weights) / total
+        minus = float(self._loss.minus_conjugate(alpha, targets, weights)) / total
         if self.fixed is not None:
             # sum s_i coefficient_i offset_i: an offset is linear in the dual problem.
             minus -= float(image[self.fixed])

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsv
 
 from elasticml.algorithms.batch_gradient.trust_region import (
@@ -77,11 +76,6 @@ class Point:
 class Smooth(Protocol):
     """A convex function with a Hessian."""
 
-    @property
-    def block(self) -> NDArray[np.intp] | None:
-        """Numbers of the coordinates whose Hessian is computed; None for all."""
-        ...
-
     def at(self, w: F64) -> Point:
         """Evaluate the function at ``w``."""
         ...
@@ -116,9 +110,6 @@ class Factored:
     Parameters
     ----------
     matrix : ndarray (m, m)
-    block : ndarray (m,) of int, optional
-        Numbers of its coordinates; None for all. The others are divided by the root of their
-        ``curvature``, (n_model,).
 
     Raises
     ------
@@ -126,29 +117,17 @@ class Factored:
         When it is not positive definite.
     """
 
-    def __init__(
-        self, matrix: F64, block: NDArray[np.intp] | None = None, curvature: F64 | None = None
-    ) -> None:
+    def __init__(self, matrix: F64) -> None:
         #: Transposed, in the order of BLAS, which then copies nothing.
         self._upper = np.linalg.cholesky(matrix).T
-        self._block = block
-        self._rest = None if curvature is None else Diagonal(curvature)
 
     def to_model(self, u: F64) -> F64:
         """See :class:`Diagonal`."""
-        if self._rest is None or self._block is None:
-            return np.asarray(dtrsv(self._upper, u))
-        whole = self._rest.to_model(u)
-        whole[self._block] = dtrsv(self._upper, u[self._block])
-        return whole
+        return np.asarray(dtrsv(self._upper, u))
 
     def of_gradient(self, g: F64) -> F64:
         """See :class:`Diagonal`."""
-        if self._rest is None or self._block is None:
-            return np.asarray(dtrsv(self._upper, g, trans=1))
-        whole = self._rest.of_gradient(g)
-        whole[self._block] = dtrsv(self._upper, g[self._block], trans=1)
-        return whole
+        return np.asarray(dtrsv(self._upper, g, trans=1))
 
 
 #: Changes of coordinates in which the Hessian is nearer to the identity.
@@ -243,8 +222,7 @@ def least_along(
 def _coordinates(function: Smooth, here: Point, *, is_factored: bool) -> Coordinates:
     if is_factored:
         with contextlib.suppress(np.linalg.LinAlgError):
-            curvature = None if function.block is None else function.diagonal()
-            return Factored(function.hessian(here.w), function.block, curvature)
+            return Factored(function.hessian(here.w))
     return Diagonal(function.diagonal())
 
 

@@ -241,7 +241,6 @@ def test_the_gap_bounds_the_suboptimality(rough):
 @pytest.mark.parametrize(
     ("model", "data"),
     [
-        (em.LogisticRegression(tol=1e-10), iris),
         (em.LogisticRegression(l1_ratio=1.0, tol=1e-8), two_classes),
         (em.LogisticRegression(l1_ratio=1.0, tol=1e-8), wine),
         (em.Lasso(0.3, tol=1e-10), wide),
