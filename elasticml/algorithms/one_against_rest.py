@@ -145,72 +145,60 @@ def _part_of_outcome(outcome: Outcome, k: int) -> Outcome:
 
 def _joined_end(ends: Mapping[int, RoundEnd], models: Mapping[int, Model], n: int) -> RoundEnd:
     """Return the end of a round; classes that have converged count with their models."""
-
-    def total(name: str, of_model: str) -> float | None:
-        return _sum(
-            [
-                getattr(models[k], of_model) if k in models else getattr(ends[k], name)
-                for k in range(n)
-            ]
-        )
-
-    def stacked(name: str) -> Arrays:
-        arrays = [models[k].arrays if k in models else getattr(ends[k], name) for k in range(n)]
-        return _stacked(arrays) if all(arrays) else {}
-
-    some = list(ends.values())
-    is_bound = any(end.objective_kind == "bound" for end in some)
-    steps = [end.step for end in some if end.step is not None]
+    each = [ends[k] if k in ends else _end_of(models[k]) for k in range(n)]
+    steps = [end.step for end in each if end.step is not None]
     resumes = {k: end.resume for k, end in ends.items()}
     return RoundEnd(
-        objective=total("objective", "objective"),
-        objective_kind="bound" if is_bound else "exact",
-        gap=total("gap", "gap"),
-        gap_is_bound=any(end.gap_is_bound for end in some),
+        objective=_sum([end.objective for end in each]),
+        objective_kind="bound" if any(end.objective_kind == "bound" for end in each) else "exact",
+        gap=_sum([end.gap for end in each]),
+        gap_is_bound=any(end.gap_is_bound for end in each),
         step=sum(steps) / len(steps) if steps else None,
-        stand_ins=max(end.stand_ins for end in some),
-        extra={**_columns(ends, models), "classes_training": len(ends)},
-        model=stacked("model"),
-        next_model=stacked("next_model"),
-        next_objective=total("next_objective", "objective"),
-        next_gap=total("next_gap", "gap"),
-        next_gap_is_bound=any(end.next_gap_is_bound for end in some),
+        stand_ins=max(end.stand_ins for end in each),
+        extra={**_columns(ends, each), "classes_training": len(ends)},
+        model=_stacked([end.model for end in each]),
+        next_model=_stacked([end.next_model for end in each]),
+        next_objective=_sum([end.next_objective for end in each]),
+        next_gap=_sum([end.next_gap for end in each]),
+        next_gap_is_bound=any(end.next_gap_is_bound for end in each),
         resume=None if None in resumes.values() else _joined_resume(resumes, models),
-        is_long=any(end.is_long for end in some),
+        is_long=any(end.is_long for end in each),
     )
 
 
-def _lower_bound(model: Model) -> float | None:
-    """Return the dual objective of a class that has ended, where both numbers are known."""
-    if model.objective is None or model.gap is None:
-        return None
-    return model.objective - model.gap
+def _end_of(model: Model) -> RoundEnd:
+    """Return a round in which a class that has converged kept its model."""
+    objective, gap = model.objective, model.gap
+    dual = None if objective is None or gap is None else objective - gap
+    return RoundEnd(
+        objective=objective,
+        gap=gap,
+        extra={"primal": objective, "dual": dual, "gap_best": gap},
+        model=model.arrays,
+        next_model=model.arrays,
+        next_objective=objective,
+        next_gap=gap,
+    )
 
 
-def _columns(ends: Mapping[int, RoundEnd], models: Mapping[int, Model]) -> dict[str, Any]:
+def _columns(training: Mapping[int, RoundEnd], each: Sequence[RoundEnd]) -> dict[str, Any]:
     """Return the history columns of all classes: sums, means or maxima."""
-    ended: dict[str, list[Any]] = {
-        "primal": [model.objective for model in models.values()],
-        "dual": [_lower_bound(model) for model in models.values()],
-        "gap_best": [model.gap for model in models.values()],
-    }
-    names = list(dict.fromkeys(name for end in ends.values() for name in end.extra))
     columns: dict[str, Any] = {}
-    for name in names:
-        values: list[Any] = [e.extra[name] for e in ends.values() if name in e.extra]
+    for name in dict.fromkeys(name for end in training.values() for name in end.extra):
+        values: list[Any] = [end.extra[name] for end in each if name in end.extra]
         known_values = [value for value in values if value is not None]
         if name in _MEANS or name in _MAXIMA:
             join = max if name in _MAXIMA else lambda them: sum(them) / len(them)
             columns[name] = join(known_values) if known_values else None
         else:
-            columns[name] = _sum([*values, *ended.get(name, [])])
+            columns[name] = _sum(values)
     return columns
 
 
 def _joined_model(models: Sequence[Model]) -> Model:
     reasons = list(dict.fromkeys(model.reason for model in models))
     return Model(
-        arrays=_stacked([model.arrays for model in models]) if models[0].arrays else {},
+        arrays=_stacked([model.arrays for model in models]),
         converged=all(model.converged for model in models),
         reason=f"{' or '.join(reasons)}, in each of {len(models)} classes",
         objective=_sum([model.objective for model in models]),
@@ -221,7 +209,9 @@ def _joined_model(models: Sequence[Model]) -> Model:
 
 
 def _stacked(arrays: Sequence[Arrays]) -> Arrays:
-    return {name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
+    """Return the arrays of all classes; none if one class has none."""
+    names = arrays[0] if all(arrays) else ()
+    return {name: np.concatenate([each[name] for each in arrays]) for name in names}
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
