@@ -15,7 +15,7 @@ import numpy as np
 
 from elasticml.algorithms.cocoa import row_kernels
 from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch, row_of
-from elasticml.arrays import F64, I64
+from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import unchecked_kernel
 
 #: Sums that a visit adds to: change of the dual, curvature, visited rows, the rows' contributions
@@ -71,8 +71,8 @@ def shuffle(visits: I64, seed: int) -> None:
 
 
 @unchecked_kernel
-def shuffle_xorshift(visits: I64, seed: int) -> None:
-    """Shuffle the visits of a batch, while the batch before it is processed.
+def shuffle_xorshift(visits: I32 | I64, seed: int) -> None:
+    """Shuffle visits, such as those of a batch while the batch before it is processed.
 
     Source: Snap ML, section 3, "Streaming Permutation Generation"; Marsaglia, Xorshift RNGs, 2003:
     64 bits, shifts 13, 7 and 17, a third of the operations of :func:`shuffle`.

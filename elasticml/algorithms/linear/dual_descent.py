@@ -21,20 +21,14 @@ import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.cocoa.line_search import products
+from elasticml.algorithms.cocoa.sdca_kernels import shuffle_xorshift
 from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import regrouping_kernel, unchecked_kernel
-from elasticml.data.chunks.kernels import Values, prefetch
+from elasticml.data.chunks.kernels import Values, csr_add, csr_dot, prefetch
 from elasticml.objectives.loss_kernels import loss_named
 
-#: Weights of the mean of former models of which the best is certified, for a loss with a kink:
-#: margins near the kink oscillate around it from pass to pass.
-MIXED: Final = (0.0, 0.35, 0.7, 1.0)
-#: Least stored values for each column with which models are mixed.
-MIXED_VALUES: Final = 4
-#: Passes of which the mean consists mostly; of later passes, a share of them all.
-RECENT: Final = 8.0
 #: Mean of a row's own effect on its margin up to which the first pass is scaled to the rows seen.
 GROW_MAX: Final = 0.25
 #: Limit of the ratio between a certified gap and the one expected from the pass, either way.
@@ -49,6 +43,8 @@ SHARES_EVERY: Final = 8
 PATIENCE: Final = 10.0
 #: A gap below this share of the objective is rounding.
 ROUNDED: Final = 8.0 * float(np.finfo(np.float64).eps)
+#: Seed of the first pass's order, and the difference to the next one's.
+_SEED: Final = 0x1E3779B97F4A7C15
 _NO_INDICES: Final = np.zeros(0, np.int32)
 
 
@@ -100,16 +96,7 @@ def _dense_dot(values: Values, begin: Any, width: int, v: F64) -> float:
 def _dot(rows: MemoryRows, begin: Any, end: Any, v: F64) -> float:
     if rows.width > 0:
         return _dense_dot(rows.values, begin, rows.width, v)
-    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-    body = begin + (end - begin) // 4 * 4
-    for p in range(begin, body, 4):
-        s0 += rows.values[p] * v[np.uint32(rows.indices[p])]
-        s1 += rows.values[p + 1] * v[np.uint32(rows.indices[p + 1])]
-        s2 += rows.values[p + 2] * v[np.uint32(rows.indices[p + 2])]
-        s3 += rows.values[p + 3] * v[np.uint32(rows.indices[p + 3])]
-    for p in range(body, end):
-        s0 += rows.values[p] * v[np.uint32(rows.indices[p])]
-    return (s0 + s1) + (s2 + s3)
+    return csr_dot(rows.indices, rows.values, v, np.uint64(begin), np.uint64(end))
 
 
 @unchecked_kernel
@@ -118,8 +105,7 @@ def _add(rows: MemoryRows, begin: Any, end: Any, c: float, v: F64) -> None:
         for j in range(rows.width):
             v[j] += c * rows.values[begin + j]
     else:
-        for p in range(begin, end):
-            v[np.uint32(rows.indices[p])] += c * rows.values[p]
+        csr_add(rows.indices, rows.values, c, np.uint64(begin), np.uint64(end), v)
 
 
 @unchecked_kernel
@@ -149,7 +135,7 @@ def _pass(
     active : ndarray (n,)
         Row numbers, the active ones first; permuted.
     state : ndarray (2,)
-        Number of active rows, and the generator's state; modified.
+        Number of active rows, and the seed of their order; modified.
     share : float
         In a first pass from zero, scaled to the rows seen so far, the weight of all rows; else 0.
     slopes : ndarray (2,)
@@ -157,13 +143,8 @@ def _pass(
         replaced by the largest and smallest projected slopes of this pass.
     """
     targets, weights, norms, loss, unit, constant = problem
-    n_active, bits, last = state[0], np.uint64(state[1]), v.size - 1
-    for k in range(n_active - 1, 0, -1):
-        bits ^= bits << np.uint64(13)
-        bits ^= bits >> np.uint64(7)
-        bits ^= bits << np.uint64(17)
-        j = np.int64(((bits >> np.uint64(32)) * np.uint64(k + 1)) >> np.uint64(32))
-        active[k], active[j] = active[j], active[k]
+    n_active, last = state[0], v.size - 1
+    shuffle_xorshift(active[:n_active], state[1])
     upper, lower, gap, seen, k = -math.inf, math.inf, 0.0, 0.0, 0
     every = SHARES_EVERY if n_active >= SHARES_ROWS else 1
     while k < n_active:
@@ -206,43 +187,29 @@ def _pass(
             if constant > 0.0:
                 v[last] += constant * change
     slopes[0], slopes[1] = upper, lower
-    state[0], state[1] = n_active, np.int64(bits)
+    state[0], state[1] = n_active, state[1] + _SEED
     return gap
 
 
 @unchecked_kernel
 def _certify(
-    rows: MemoryRows, problem: _Problem, alpha: F64, v: F64, step: F64, image: F64, sums: F64
-) -> None:
-    """Add up both objectives, without the penalty.
-
-    Parameters
-    ----------
-    step : ndarray (D,), or (0,)
-        Losses are taken at ``v + MIXED[k] step``; of size 0, at ``v`` alone.
-    image : ndarray (D,)
-        ``sum s a y x`` is added.
-    sums : ndarray (1 + len(MIXED),)
-        The conjugates, and the losses of each model, are added.
-    """
+    rows: MemoryRows, problem: _Problem, alpha: F64, v: F64, image: F64
+) -> tuple[float, float]:
+    """Return the sums of conjugates and of losses; add ``sum s a y x`` to ``image`` (D,)."""
     targets, weights, _, loss, _, constant = problem
-    last, is_mixed = v.size - 1, step.size > 0
+    last, conjugates, losses = v.size - 1, 0.0, 0.0
     for i in range(targets.size):
         begin, end = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
         y, s = targets[i], weights[i] if weights.size > 0 else 1.0
         z = _dot(rows, begin, end, v) + (constant * v[last] if constant > 0.0 else 0.0)
-        sums[0] += s * loss.minus(alpha[i], y)
-        sums[1] += s * loss.value(y * z, y)
-        if is_mixed:
-            along = _dot(rows, begin, end, step)
-            along += constant * step[last] if constant > 0.0 else 0.0
-            for k in range(1, len(MIXED)):
-                sums[1 + k] += s * loss.value(y * (z + MIXED[k] * along), y)
+        conjugates += s * loss.minus(alpha[i], y)
+        losses += s * loss.value(y * z, y)
         if alpha[i] != 0.0 and s > 0.0:
             c = s * alpha[i] * y
             _add(rows, begin, end, c, image)
             if constant > 0.0:
                 image[last] += constant * c
+    return conjugates, losses
 
 
 def _passes_left(former: float, found: float, gap: float, passes: float) -> float:
@@ -288,10 +255,8 @@ class DualDescent:
         )
         self._alpha = np.zeros(n)
         self._v = np.zeros(d + (problem.intercept is not None))
-        # Where columns have few values, each model that is mixed costs as much as a pass.
-        self._is_mixed = self._name == "hinge" and MIXED_VALUES * self._v.size <= rows.values.size
         self._active = np.arange(n, dtype=np.int32)
-        self._state = np.array([n, (problem.seed or 0) * 2 + 1], np.int64)
+        self._state = np.array([n, _SEED + (problem.seed or 0)], np.int64)
         self._slopes = np.array([math.inf, -math.inf])
         #: Best certified objectives, and the model of the primal one.
         self._primal, self._dual, self._best = math.inf, -math.inf, self._v
@@ -306,15 +271,9 @@ class DualDescent:
             made, or when more than these are expected from the last two certificates.
         """
         estimate, ratio = math.nan, KINK_RATIO if self._name == "hinge" else 1.0
-        work, mean, whole = 0.0, self._v.copy(), 0.0
-        done, found = 0, math.inf
+        work, whole, done, found = 0.0, 0.0, 0, math.inf
         while True:
             done, work = done + 1, work + self._state[0] / self._alpha.size
-            if self._is_mixed and mean.size > self._alpha.size:
-                # With many columns a mean of several models costs as much as a pass.
-                np.copyto(mean, self._v)
-            elif self._is_mixed:
-                mean += RECENT / (done - 1 + RECENT) * (self._v - mean)
             whole_weight = self._total if done == 1 and not self._alpha.any() else 0.0
             last, estimate = estimate, self._visit(whole_weight)
             pace = estimate / last if 0.0 < estimate < last else 1.0
@@ -322,7 +281,7 @@ class DualDescent:
             is_due = ratio * expected <= gap or self._state[0] == 0
             if not is_due and work < PATIENCE and done < passes:
                 continue
-            former, found, since = found, self._certify(mean), whole
+            former, found, since = found, self._certify(), whole
             whole, work = whole + work, 0.0
             is_reached = found <= gap or found <= ROUNDED * abs(self._primal)
             is_over = is_reached or whole > alternative or done >= passes
@@ -355,22 +314,15 @@ class DualDescent:
         self._state[0] = self._alpha.size
         self._slopes[:] = math.inf, -math.inf
 
-    def _certify(self, mean: F64) -> float:
+    def _certify(self) -> float:
         """Recompute the model from the dual variables, and return the best certified gap."""
-        step = mean - self._v if self._is_mixed else np.empty(0)
-        image, sums = np.zeros(self._v.size), np.zeros(1 + len(MIXED))
-        _certify(self._rows, self._problem, self._alpha, self._v, step, image, sums)
+        image = np.zeros(self._v.size)
+        conjugates, losses = _certify(self._rows, self._problem, self._alpha, self._v, image)
         image *= self._problem.unit
         half = 0.5 * self._strength
-        along, square = products(self._v, step) if step.size else (0.0, 0.0)
-        own, best = products(self._v, self._v)[1], -1.0
-        for mixed, losses in zip(MIXED, sums[1:].tolist(), strict=True):
-            if mixed == 0.0 or step.size:
-                primal = losses + half * (own + mixed * (2.0 * along + mixed * square))
-                if primal < self._primal:
-                    self._primal, best = primal, mixed
-        if best >= 0.0:
-            self._best = self._v + best * step if best else self._v
+        primal = losses + half * products(self._v, self._v)[1]
+        if primal < self._primal:
+            self._primal, self._best = primal, self._v
         self._v = image
-        self._dual = max(self._dual, float(sums[0]) - half * products(image, image)[1])
+        self._dual = max(self._dual, conjugates - half * products(image, image)[1])
         return self._primal - self._dual

@@ -101,7 +101,7 @@ def _prefetch_stored(values: Stored, indices: NDArray[np.int32], j: Any) -> None
 
 
 @inlined_kernel
-def _csr_dot(
+def csr_dot(
     indices: NDArray[np.int32], values: Stored, w: F64, begin: _Place, end: _Place
 ) -> float:
     """Return the dot product of a row and ``w``; four partial sums hide the additions' latency."""
@@ -134,11 +134,11 @@ def csr_forward(
 ) -> None:
     """Write ``X @ w`` into ``out``."""
     for i in range(out.size):
-        out[i] = _csr_dot(indices, values, w, _Place(indptr[i]), _Place(indptr[i + 1]))
+        out[i] = csr_dot(indices, values, w, _Place(indptr[i]), _Place(indptr[i + 1]))
 
 
 @inlined_kernel
-def _csr_add(
+def csr_add(
     indices: NDArray[np.int32], values: Stored, c: float, begin: _Place, end: _Place, out: F64
 ) -> None:
     """Add ``c`` times a row to ``out``."""
@@ -169,7 +169,7 @@ def csr_adjoint(
     for i in range(coefficients.size):
         c = coefficients[i]
         if c != 0.0:
-            _csr_add(indices, values, c, _Place(indptr[i]), _Place(indptr[i + 1]), out)
+            csr_add(indices, values, c, _Place(indptr[i]), _Place(indptr[i + 1]), out)
 
 
 @kernel
@@ -264,7 +264,7 @@ def csr_product(
         begin, end = _Place(indptr[i]), _Place(indptr[i + 1])
         c = curvatures[i]
         if c != 0.0:
-            c *= _csr_dot(indices, values, v, begin, end) + offset
+            c *= csr_dot(indices, values, v, begin, end) + offset
             for j in range(begin, end):
                 out[np.uint32(indices[j])] += _times(values, j, c)
         products[i] = c

@@ -78,18 +78,6 @@ def test_empty_rows_and_rows_without_weight_change_nothing(loss):
     np.testing.assert_allclose(fits[0].w, fits[1].w, atol=1e-4)
 
 
-# The hinge's margins oscillate around its kink: with the model before the last pass alone in place
-# of a mean it took 350 passes.
-def test_a_mean_of_former_models_certifies_noisy_rows_earlier():
-    passes = 0
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        X = rng.normal(size=(2000, 20))
-        y = np.where(X @ rng.normal(size=20) + 3.0 * rng.normal(size=2000) > 0.0, 1.0, -1.0)
-        passes += descent(X, y, None, strength=1.0).solve(2.0, 1000).steps
-    assert passes <= 320
-
-
 # --- which of the two -----------------------------------------------------------------------------
 
 
