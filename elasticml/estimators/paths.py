@@ -7,7 +7,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import ArrayLike
 from sklearn.utils import check_X_y
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
@@ -290,7 +289,7 @@ class ElasticNetCV(LinearRegressor):
     def _grids(self, X: Any, y: F64, weights: F64 | None, ratios: list[float]) -> list[F64]:
         if self._is_given():
             return [_given(self.alphas, "alphas", np.inf)[::-1]] * len(ratios)
-        matrix = _matrix(X, y, weights, self.fit_intercept)
+        matrix = ColumnMatrix(X, y, weights, centred=self.fit_intercept)
         n_alphas = int(np.asarray(self.alphas))
         return [alpha_grid(matrix, ratio, self.eps, n_alphas, self.positive) for ratio in ratios]
 
@@ -308,7 +307,7 @@ class ElasticNetCV(LinearRegressor):
         def of_fold(fold: Any) -> list[F64]:
             train, test = fold
             s = None if weights is None else weights[train]
-            matrix = _matrix(X[train], y[train], s, self.fit_intercept)
+            matrix = ColumnMatrix(X[train], y[train], s, centred=self.fit_intercept)
             errors = []
             for ratio, grid in zip(ratios, grids, strict=True):
                 path = path_on(matrix, grid, ratio, self.positive, self.tol, self.max_iter)
@@ -345,11 +344,6 @@ class LassoCV(ElasticNetCV):
     """
 
     l1_ratio: float | ArrayLike = field(default=1.0, init=False)
-
-
-def _matrix(X: Any, y: F64, weights: F64 | None, centred: bool) -> ColumnMatrix:
-    columns = X.tocsc() if scipy.sparse.issparse(X) else X
-    return ColumnMatrix(columns, np.ascontiguousarray(y), weights, centred=centred)
 
 
 def _check_folds(folds: list[Any], weights: F64) -> None:

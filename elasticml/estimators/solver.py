@@ -20,6 +20,7 @@ from elasticml.arrays import F64
 from elasticml.errors import JobFailedError
 from elasticml.estimators.backend_choice import STEP_VALUES_MIN, stored_values
 from elasticml.estimators.rows import ArrayRows, Targets
+from elasticml.objectives.loss_kernels import loss_named
 from elasticml.objectives.penalty_kernels import Penalty, make_penalty
 
 if TYPE_CHECKING:
@@ -105,37 +106,35 @@ def _by_columns(rows: ArrayRows, case: Case) -> Solution:
         from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 
         centred = problem.intercept is not None
-        X = rows.X.tocsc() if hasattr(rows.X, "tocsc") else rows.X
-        matrix = ColumnMatrix(X, targets.y, targets.weights, centred=centred)
+        matrix = ColumnMatrix(rows.X, targets.y, targets.weights, centred=centred)
         start = None if case.start is None else case.start[0][0]
         solver = ElasticNetSolver(
             matrix, start, by_products=penalty.is_l1 and takes_products(matrix, 1)
         )
         fit = solver.solve(penalty, gap, problem.rounds)
-        return _of_columns(problem, replace(fit, b=matrix.intercept(fit.w)), total)
+        return _solution(problem, replace(fit, b=matrix.intercept(fit.w)), "columns", total)
     constant = None if problem.is_free else problem.intercept
     columns, is_free = rows.columns(constant), problem.is_free and problem.intercept is not None
     if problem.classes > 2:
         from elasticml.algorithms.linear.sparse_softmax import SparseSoftmax
 
-        softmax = SparseSoftmax(columns, targets.y, targets.weights, problem)
-        if case.start is not None:
-            softmax.begin(*case.start)
-        return _of_columns(problem, softmax.solve(penalty, gap, problem.rounds), total)
-    from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
+        classifier: SparseClassifier = SparseSoftmax(columns, targets.y, targets.weights, problem)
+    else:
+        from elasticml.algorithms.linear.sparse_classifier import SparseClassifier
 
-    by_rows = constant is None and hasattr(rows.X, "indptr") and penalty.is_l1
-    classifier = SparseClassifier(
-        columns,
-        targets.y,
-        targets.weights,
-        loss=problem.loss,
-        intercept=is_free,
-        rows=rows.blocks if by_rows else None,
-    )
+        by_rows = constant is None and hasattr(rows.X, "indptr") and penalty.is_l1
+        classifier = SparseClassifier(
+            columns,
+            targets.y,
+            targets.weights,
+            loss=loss_named(problem.loss),
+            intercept=is_free,
+            rows=rows.blocks if by_rows else None,
+        )
     if case.start is not None:
-        classifier.begin(case.start[0][0], float(case.start[1][0]))
-    return _of_columns(problem, classifier.solve(penalty, gap, problem.rounds), total)
+        W, b = case.start
+        classifier.begin(*((W, b) if problem.classes > 2 else (W[0], b[0])))
+    return _solution(problem, classifier.solve(penalty, gap, problem.rounds), "columns", total)
 
 
 def takes_products(matrix: Any, n_penalties: int) -> bool:
@@ -145,12 +144,6 @@ def takes_products(matrix: Any, n_penalties: int) -> bool:
     """
     columns = min(1500, 100 if n_penalties < 10 else matrix.d)
     return bool(matrix.d <= min(columns, matrix.n))
-
-
-def _of_columns(problem: Problem, fit: Fit, total: float) -> Solution:
-    """Return a fit, whose gap is of the sum; an intercept that is not free is the last column."""
-    fit = fit if problem.is_free else replace(fit, b=None)
-    return _solution(problem, fit, "columns", total)
 
 
 def _by_dual(rows: ArrayRows, case: Case) -> Solution:
@@ -261,47 +254,22 @@ def _by_equations(rows: ArrayRows, case: Case) -> Solution:
     from elasticml.algorithms.linear.column_matrix import ColumnMatrix
     from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
     from elasticml.algorithms.linear.fit import Fit
-    from elasticml.algorithms.linear.normal_equations import equations
+    from elasticml.algorithms.linear.normal_equations import solve_columns, solve_rows
 
     X, problem, targets, centred = rows.X, case.problem, case.targets, case.problem.intercept
     y, weights, alpha = targets.y, targets.weights, problem.l2 * targets.total
-    system = None
+    found = None
     if X.shape[0] >= X.shape[1]:
-        system = equations(rows.blocks, y, weights, centred=centred is not None)
-    if system is not None:
-        w = _ridge(system.G, system.linear, alpha)
-        b = system.y_mean - float(system.means @ w)
-        point = objective(rows, problem, targets).at(w if centred is None else np.append(w, b))
-        fit = Fit(w=point.w, gap=point.gap, steps=1, converged=True)
-        return _solution(problem, fit, "equations")
-    columns = X.tocsc() if hasattr(X, "tocsc") else X
-    matrix = ColumnMatrix(columns, y, weights, centred=centred is not None)
-    if matrix.n < matrix.d:
-        w = matrix.correlations(_ridge(matrix.row_products(), matrix.y, alpha))
-    else:
-        every = np.arange(matrix.d)
-        w = _ridge(matrix.products(every, every), matrix.linear, alpha)
+        found = solve_rows(rows.blocks, y, weights, alpha, centred=centred is not None)
+    if found is not None:
+        w = found[0] if centred is None else np.append(*found)
+        gap = objective(rows, problem, targets).at(w).gap
+        return _solution(problem, Fit(w=w, gap=gap, steps=1, converged=True), "equations")
+    matrix = ColumnMatrix(X, y, weights, centred=centred is not None)
+    w = solve_columns(matrix, alpha)
     gap = ElasticNetSolver(matrix, w).gap(Penalty(a1=0.0, a2=alpha)) if alpha > 0.0 else math.nan
     fit = Fit(w=w, gap=gap, steps=1, converged=True, b=matrix.intercept(w))
     return _solution(problem, fit, "equations", targets.total)
-
-
-def _ridge(G: F64, linear: F64, alpha: float) -> F64:
-    """Solve ``(G + alpha I) x = linear``; if it is singular, return the minimum-norm solution."""
-    import scipy.linalg
-
-    G[np.diag_indices_from(G)] += alpha
-    if alpha > 0.0:
-        # Columns of unequal size, whose products would seem singular, get a diagonal of ones.
-        scale = 1.0 / np.sqrt(np.diag(G))
-        try:
-            factor = scipy.linalg.cho_factor(G * np.outer(scale, scale), check_finite=False)
-            x: F64 = scale * scipy.linalg.cho_solve(factor, scale * linear, check_finite=False)
-            return x
-        except np.linalg.LinAlgError:
-            pass  # The penalty is below the rounding errors of G.
-    min_norm: F64 = scipy.linalg.lstsq(G, linear)[0]
-    return min_norm
 
 
 # --- as a job -------------------------------------------------------------------------------------

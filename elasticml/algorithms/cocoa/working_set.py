@@ -120,7 +120,7 @@ class WorkingSet:
                 plain,
                 problem.targets,
                 problem.weights,
-                loss=problem.loss.name,
+                loss=problem.loss,
                 intercept=problem.has_intercept,
             )
             solver.begin(w[features], 0.0)

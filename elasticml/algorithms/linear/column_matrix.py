@@ -41,7 +41,7 @@ class ColumnMatrix:
 
     Parameters
     ----------
-    X : ndarray or sparse in CSC format (n, d)
+    X : ndarray or sparse (n, d)
         Not modified.
     y : ndarray (n,)
     weights : ndarray (n,), optional
@@ -90,6 +90,7 @@ class ColumnMatrix:
             )
 
     def _take_sparse(self, X: Any, weights: F64 | None, centred: bool) -> None:
+        X = X.tocsc()
         if not X.has_canonical_format:
             # The squares of duplicate entries do not add up to the square of their sum.
             X = X.copy()

@@ -59,6 +59,21 @@ def subtract(row: F64, c: float, q: F64) -> None:
 
 
 @kernel
+def sweep_products(G: F64, penalty: Penalty, w: F64, q: F64) -> bool:
+    """Minimise over each coordinate in turn; return whether one changed. See :func:`descend`."""
+    moved = False
+    for j in range(w.size):
+        old, square = w[j], G[j, j]
+        # A column of zeros: only the penalty matters.
+        new = penalty.best(q[j] + square * old, square) if square > 0.0 else 0.0
+        if new != old:
+            w[j] = new
+            subtract(G[j], new - old, q)
+            moved = True
+    return moved
+
+
+@kernel
 def descend(
     gram: GramProblem, penalty: Penalty, gap_wanted: float, sweeps_max: int, w: F64, q: F64
 ) -> tuple[int, float]:
@@ -76,7 +91,6 @@ def descend(
     sweeps : int
     gap : float
     """
-    G, m = gram.G, w.size
     done, until, moved = 0, 0, True
     while True:
         gap = gap_of_products(gram, penalty, w, q)
@@ -84,24 +98,8 @@ def descend(
             return done, gap
         # A gap costs as much as a sweep over the non-zeros: evaluate it less often over time.
         until = min(sweeps_max, done + 5 + done // 4)
-        while done < until:
-            done += 1
-            moved = False
-            for j in range(m):
-                old = w[j]
-                if G[j, j] <= 0.0:
-                    # A column of zeros: only the penalty matters.
-                    if old != 0.0:
-                        w[j] = 0.0
-                        moved = True
-                    continue
-                new = penalty.best(q[j] + G[j, j] * old, G[j, j])
-                if new != old:
-                    w[j] = new
-                    subtract(G[j], new - old, q)
-                    moved = True
-            if not moved:
-                break
+        while moved and done < until:
+            done, moved = done + 1, sweep_products(gram.G, penalty, w, q)
 
 
 @kernel

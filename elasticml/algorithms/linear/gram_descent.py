@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from elasticml.algorithms.linear import coordinate_descent_kernels
-from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
+from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem, sweep_products
 from elasticml.arrays import F64
 from elasticml.objectives.penalty_kernels import Penalty
 
@@ -48,6 +48,11 @@ def descend(
     gap : float
     """
     done = 0
+    # A user's penalty has no gap here, and no such equations.
+    while not penalty.is_l1:
+        done += 1
+        if not sweep_products(gram.G, penalty, w, q) or done >= sweeps:
+            return done, math.nan
     while True:
         budget = min(max(SWEEPS, int(SWEEPS_SHARE * w.size)), sweeps - done)
         used, reached = coordinate_descent_kernels.descend(gram, penalty, gap, budget, w, q)

@@ -31,7 +31,7 @@ NEAR: Final = 1e-4
 TAKEN: Final = 0.01
 #: Maximum halvings of a step.
 HALVINGS_MAX: Final = 40
-_0, _1, _2, _3, _4 = (np.uint64(k) for k in range(5))
+_1, _2, _3, _4 = (np.uint64(k) for k in range(1, 5))
 
 
 class SparseColumns(NamedTuple):
@@ -51,17 +51,8 @@ class QuadraticStep(NamedTuple):
     #: (m,), the coefficients, and the intercept's step.
     w: F64
     rise: float
-    #: (n,), the slopes that the quadratic model predicts there.
-    slopes: F64
     #: Sweeps; the most allowed if the violations are not small enough then.
     sweeps: int
-
-
-def measure(columns: SparseColumns, curvature: F64, slopes: F64, dual: F64) -> F64:
-    """Return the sums of ``D x^2``, ``D x``, ``slope x`` and ``dual x`` of each column, (m, 4)."""
-    out = np.empty((columns.features.size, 4))
-    _measure(columns, curvature, slopes, dual, out)
-    return out
 
 
 def solve_quadratic_model(
@@ -108,7 +99,7 @@ def solve_quadratic_model(
     new, q = w.copy(), np.zeros(curvature.size)
     model = (curvature, moments, total)
     shift, sweeps = _descend(columns, model, penalty, goal, sweeps_max, new, q, shift)
-    return QuadraticStep(new, shift, slopes + q + shift * curvature, sweeps)
+    return QuadraticStep(new, shift, sweeps)
 
 
 @inlined_kernel
@@ -127,20 +118,20 @@ def _along(indices: I32, values: F64, q: F64, begin: np.uint64, end: np.uint64) 
 
 
 @kernel
-def _measure(columns: SparseColumns, curvature: F64, slopes: F64, dual: F64, out: F64) -> None:
-    """Write the moments of :func:`measure` into ``out``."""
+def measure(columns: SparseColumns, curvature: F64, slopes: F64, dual: F64) -> F64:
+    """Return the sums of ``D x^2``, ``D x``, ``slope x`` and ``dual x`` of each column, (m, 4)."""
     features, indptr, indices, values = columns
+    out = np.zeros((features.size, 4))
     for k in range(features.size):
         j = np.uint64(features[k])
-        square, whole, slope, product = 0.0, 0.0, 0.0, 0.0
         for p in range(np.uint64(indptr[j]), np.uint64(indptr[j + _1])):
             i, x = np.uint32(indices[p]), values[p]
             weighted = curvature[i] * x
-            square += weighted * x
-            whole += weighted
-            slope += slopes[i] * x
-            product += dual[i] * x
-        out[k, 0], out[k, 1], out[k, 2], out[k, 3] = square, whole, slope, product
+            out[k, 0] += weighted * x
+            out[k, 1] += weighted
+            out[k, 2] += slopes[i] * x
+            out[k, 3] += dual[i] * x
+    return out
 
 
 @inlined_kernel

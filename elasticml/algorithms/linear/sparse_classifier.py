@@ -16,7 +16,8 @@ sparse columns.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_c
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.design import Design
 from elasticml.algorithms.linear.duality import Dual, dual_point, lower_bound
-from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
@@ -36,14 +36,11 @@ from elasticml.algorithms.linear.prox_newton import (
     measure,
     solve_quadratic_model,
 )
-from elasticml.algorithms.linear.working_sets import INNER
 from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
 from elasticml.arrays import F64, I64
-from elasticml.objectives.loss_kernels import MarginLoss, loss_named
+from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.objectives.penalty_kernels import Penalty
 
-#: Newton steps on a working set before all columns are checked again.
-STEPS: Final = 3
 #: Wanted gap, as a share of the objective, below which the model's own dual variables must certify
 #: it: a subproblem's certify a model before its last digits are right.
 PREDICTED_MIN: Final = 1e-7
@@ -57,8 +54,12 @@ FULL_SWEEPS_MAX: Final = 100
 #: Least curvature of a row as a share of its slope: badly misclassified rows have almost none,
 #: which would give unbounded steps.
 CURVED: Final = 1e-6
-#: Up to this number of dense columns the whole Gram matrix is computed at once.
-PRODUCTS: Final = 100
+#: Maximum multiplications for a Gram matrix, and its least and most columns: more are divided into
+#: blocks, after which the gap is rounding if PATIENCE iterations make no measurable progress.
+BLOCK_WORK: Final = 2e9
+BLOCK_MIN: Final = 20
+BLOCK_MAX: Final = 1500
+PATIENCE: Final = 30
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
 INTERCEPT_STEPS: Final = 50
 LEVEL: Final = 1e-14
@@ -69,6 +70,16 @@ GAP_SHARE: Final = 0.01
 #: The same on a Gram matrix of all columns, as a share of the wanted gap.
 WHOLE_SHARE: Final = 0.1
 TINY: Final = float(np.finfo(np.float64).tiny)
+
+
+class Subproblem(NamedTuple):
+    """The quadratic model of a proximal Newton step, from which the intercepts are eliminated."""
+
+    gram: GramProblem
+    #: Maps a step of the coefficients to that of the intercept.
+    rise: Callable[[F64], Any]
+    #: (n,), of the rows; None if the slopes after a step are not needed.
+    curvature: F64 | None
 
 
 class SparseClassifier:
@@ -82,8 +93,8 @@ class SparseClassifier:
         -1 and +1.
     weights : ndarray (n,), optional
         None for ones.
-    loss : str
-        A smooth loss of margins.
+    loss : MarginLoss
+        Smooth.
     intercept : bool
         Whether there is an unpenalised intercept.
     rows : Design, optional
@@ -93,29 +104,37 @@ class SparseClassifier:
     def __init__(
         self,
         X: Any,
-        targets: F64,
+        targets: Any,
         weights: F64 | None,
         *,
-        loss: str,
+        loss: Any,
         intercept: bool,
         rows: Design | None = None,
     ) -> None:
-        self._loss = loss_named(loss)
+        self._loss = loss
         self._columns, self._shifts, norms = unweighted_columns(X, weights, intercept=intercept)
         is_by_rows = rows is not None and rows.has_cheap_gram() and not self._shifts.any()
         self._rows = rows if is_by_rows else None
         self._targets, self._weights, self._has_intercept = targets, weights, intercept
         n, d = self._columns.n, self._columns.d
+        #: Of the coefficients, which are kept flat.
+        self._shape: tuple[int, ...] = (d,)
         #: (d,)
         self.squares = self._loss.smoothness * norms
         #: (d,) coefficients, the intercept for the shifted columns, and the margins (n,).
-        self.w, self.b, self.z = np.zeros(d), 0.0, np.zeros(n)
+        self.w, self.z = np.zeros(d), np.zeros(n)
+        self.b: Any = 0.0
         #: (n,) ``s_i loss'`` at the margins, and the sum of losses.
         self._slopes, self.value = np.empty(n), 0.0
         #: By how much the last step reduced the objective.
         self._decrease = math.inf
         #: (n,) slopes that the last step's subproblem predicted, if they satisfy the constraints.
         self._predicted: F64 | None = None
+        #: Most columns of a Gram matrix, and whether the last step was on several blocks.
+        self._block = int(min(BLOCK_MAX, max(BLOCK_MIN, math.sqrt(BLOCK_WORK / n))))
+        self._is_split = False
+        #: Maximum sweeps of a step on a Gram matrix.
+        self._sweeps_max = SWEEPS_MAX
         #: Whether sweeps over sparse columns have not solved a subproblem.
         self._is_stiff = False
         #: (n,) the curvature that was measured last, the columns at the last look (m,), and their
@@ -130,31 +149,33 @@ class SparseClassifier:
         #: look.
         self._accuracy, self._reach = np.inf, np.inf
 
-    def begin(self, w: F64, b: float) -> None:
-        """Set the model, (d,) and intercept."""
-        self.w, self.b = np.array(w, np.float64), b + float(self._shifts @ w)
+    def begin(self, w: F64, b: Any) -> None:
+        """Set the model: coefficients, (d,), and intercept."""
+        self.w, self.b = np.array(w, np.float64).ravel(), b + w @ self._shifts
         support = np.flatnonzero(self.w)
-        self.z = self._columns.combination(support, self.w[support]) + self.b
+        self.z = self._along(support, self.w[support]) + self.b
 
     def solve(self, penalty: Penalty, gap: float, steps: int) -> Fit:
         """Take at most ``steps`` Newton steps, until the gap is at most ``gap``."""
         self._restart(gap)
         # For badly misclassified rows the loss has almost no curvature: Newton steps from there
         # diverge.
-        zero = np.zeros(self.z.size)
+        zero = np.zeros(self.z.shape)
         self.settle_intercept()
-        if not self.value + penalty.of(self.w) <= self._at(zero, np.empty(zero.size)):
-            self.begin(np.zeros(self.w.size), 0.0)
+        if not self.value + penalty.of(self.w) <= self._at(zero, np.empty(zero.shape)):
+            self.begin(np.zeros(self._shape), np.zeros(self._shape[:-1]))
         return solve_working_sets(self, penalty, gap, steps)
 
     def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
         """Return the model with its certificate."""
-        b = self.b - float(self._shifts @ self.w)
+        b = self.b - self.w.reshape(self._shape) @ self._shifts if self._has_intercept else None
         return Fit(w=self.w.copy(), b=b, gap=gap, steps=steps, converged=converged)
 
     @property
     def patience(self) -> int:
         """Sweeps get a second step, which is as accurate as rounding allows."""
+        if self._is_split:
+            return PATIENCE
         return 1 if self._moments is None else 2
 
     @property
@@ -174,7 +195,7 @@ class SparseClassifier:
         )
 
     def _at(self, z: F64, slopes: F64) -> float:
-        return self._loss.value_and_slope(z, self._targets, self._weights, slopes)
+        return float(self._loss.value_and_slope(z, self._targets, self._weights, slopes))
 
     def _curvature(self) -> F64:
         return safe_curvature(self._loss, self.z, self._targets, self._weights, self._slopes)
@@ -195,7 +216,7 @@ class SparseClassifier:
         """Remove screened columns from the model; return whether any had a coefficient."""
         gone = features[self.w[features] != 0.0]
         if gone.size:
-            self.z -= self._columns.combination(gone, self.w[gone])
+            self.z = self.z - self._along(gone, self.w[gone])
             self.w[gone] = 0.0
             self.settle_intercept()
         return bool(gone.size)
@@ -207,21 +228,11 @@ class SparseClassifier:
             if working.size < self._looked.size:
                 moments = moments[np.searchsorted(self._looked, working)]
             return self._sweep(penalty, working, moments, gap, steps)
-        if self._rows is not None:
-            # With all columns in it, the bound on a working set is that of the whole.
-            self.newton_step(penalty, working, WHOLE_SHARE * goal)
-            return 1
-        target, done = max(INNER * gap, 0.5 * goal), 0
-        while True:
-            self.newton_step(penalty, working, GAP_SHARE * max(gap, target))
-            done += 1
-            if done == min(STEPS, steps) or not self.is_measurable:
-                return done
-            self.settle_intercept()
-            value, dual = self._bound(penalty, working)
-            gap = value - dual.value
-            if gap <= target:
-                return done
+        # On rows all columns are in it, and the bound is that of the whole.
+        self.newton_step(
+            penalty, working, GAP_SHARE * gap if self._rows is None else WHOLE_SHARE * goal
+        )
+        return 1
 
     def _sweep(self, penalty: Penalty, features: I64, moments: F64, gap: float, steps: int) -> int:
         """Take steps on the columns at or near their threshold, by sweeps; return their number.
@@ -291,7 +302,7 @@ class SparseClassifier:
         self, penalty: Penalty, features: I64, alpha: F64, products: F64
     ) -> tuple[float, Dual]:
         def minus(share: float) -> float:
-            return self._loss.minus_conjugate(share * alpha, self._targets, self._weights)
+            return float(self._loss.minus_conjugate(share * alpha, self._targets, self._weights))
 
         w = self.w[features]
         return self.value + penalty.of(w), lower_bound(penalty, w, products, minus)
@@ -358,12 +369,11 @@ class SparseClassifier:
             return 0
         self._is_stiff = self._is_stiff or solution.sweeps >= most
         step = solution.w - self.w[working]
-        self._go(penalty, working, step, solution.rise)
-        self._predicted = solution.slopes
+        self._go(penalty, working, step, solution.rise, self._curved)
         return solution.sweeps
 
     def newton_step(self, penalty: Penalty, working: I64, gap: float) -> None:
-        """Take a proximal Newton step on these columns and the intercept.
+        """Take a proximal Newton step on these columns and the intercept, or on blocks of them.
 
         Parameters
         ----------
@@ -372,58 +382,55 @@ class SparseClassifier:
         gap : float
             Gap to which the subproblem is solved.
         """
-        curvature, self._predicted = self._curvature(), None
-        if self._rows is not None:
-            solved = self._solve_on_rows(self._rows, curvature, penalty, working, gap)
-            if solved is not None:
-                self._go(penalty, working, *solved)
-                return
+        parts = max(1, math.ceil(working.size / self._block))
+        self._is_split, gained = parts > 1, False
+        for block in np.array_split(working, parts):
+            subproblem = self._subproblem(block)
+            gram, old = subproblem.gram, self.w[block]
+            new = old.copy()
+            descend(gram, penalty, gap, self._sweeps_max, new, gram.linear - gram.G @ old)
+            self._go(penalty, block, new - old, subproblem.rise(new - old), subproblem.curvature)
+            gained = gained or self.is_measurable
+        self.is_measurable = gained
+
+    def _subproblem(self, working: I64) -> Subproblem:
+        """Return the quadratic model of the objective on these columns and the intercept."""
+        curvature, old = self._curvature(), self.w[working]
+        solved = None if self._rows is None else self._on_rows(self._rows, curvature, working)
+        if solved is not None:
+            return solved
         shift = np.divide(self._slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
-        old, is_few = self.w[working], working.size <= PRODUCTS
-        if self._columns.is_sparse:
-            is_few = self._is_full(working)
         matrix = ColumnMatrix(
             self._columns.take(working), self.z - shift, curvature, centred=self._has_intercept
         )
-        solver = ElasticNetSolver(
-            matrix,
-            old,
-            by_products=is_few and penalty.is_l1,
-        )
-        new = solver.solve(penalty, gap, SWEEPS_MAX).w
-        b = matrix.intercept(new) if self._has_intercept else 0.0
-        self._go(penalty, working, new - old, b - self.b)
+        every, b = np.arange(working.size), self.b
 
-    def _solve_on_rows(
-        self, rows: Design, curvature: F64, penalty: Penalty, working: I64, gap: float
-    ) -> tuple[F64, float, F64] | None:
-        """Return a step of the columns, of the intercept and of the margins, by a Gram matrix.
+        def rise(step: F64) -> float:
+            return matrix.intercept(old + step) - b if self._has_intercept else 0.0
+
+        gram = GramProblem(matrix.products(every, every), matrix.linear, matrix.yy)
+        return Subproblem(gram, rise, curvature)
+
+    def _on_rows(self, rows: Design, curvature: F64, working: I64) -> Subproblem | None:
+        """Return it from the rows' Gram matrix.
 
         None if eliminating the intercept leaves only rounding of a column.
         """
         old, total = self.w[working], float(curvature.sum())
-        is_whole = working.size == rows.n_model
-        G, slope = rows.gram(curvature), rows.adjoint(self._slopes)
-        if not is_whole:
-            G, slope = G[np.ix_(working, working)], slope[working]
-        square, rise = float(np.sum(self._slopes**2 / np.maximum(curvature, TINY))), 0.0
-        across = np.zeros(working.size)
+        G = rows.gram(curvature)[np.ix_(working, working)]
+        slope, across = rows.adjoint(self._slopes)[working], np.zeros(working.size)
+        square, level = float(np.sum(self._slopes**2 / np.maximum(curvature, TINY))), 0.0
         if self._has_intercept:
-            rise, across = -float(self._slopes.sum()) / total, rows.adjoint(curvature)[working]
+            level, across = -float(self._slopes.sum()) / total, rows.adjoint(curvature)[working]
             left = G.diagonal() - across**2 / total
             if np.any(left <= CLOSE * G.diagonal()):
                 return None
             G -= np.outer(across, across / total)
-            slope += rise * across
-            square -= rise**2 * total
-        linear, w, q = G @ old - slope, old.copy(), -slope
-        problem = GramProblem(G, linear, square + float(old @ (linear - slope)))
-        descend(problem, penalty, gap, SWEEPS_MAX, w, q)
-        step = w - old
-        rise -= float(across @ step) / total if self._has_intercept else 0.0
-        along = self._along(working, step) + rise
-        self._predicted = self._slopes + curvature * along
-        return step, rise, along
+            slope += level * across
+            square -= level**2 * total
+        linear = G @ old - slope
+        gram = GramProblem(G, linear, square + float(old @ (linear - slope)))
+        return Subproblem(gram, lambda step: level - float(across @ step) / total, curvature)
 
     def _along(self, working: I64, step: F64) -> F64:
         if self._rows is None:
@@ -434,26 +441,27 @@ class SparseClassifier:
         return self._rows.forward(whole)
 
     def _go(
-        self, penalty: Penalty, working: I64, step: F64, rise: float, along: F64 | None = None
+        self, penalty: Penalty, working: I64, step: F64, rise: Any, curvature: F64 | None
     ) -> None:
-        """Take a step by backtracking line search; ``along`` is that of the margins, if known."""
-        if along is None:
-            along = self._along(working, step) + rise
-        old = self.w[working]
+        """Take a step by backtracking line search, and keep the slopes that it should lead to."""
+        along, old = self._along(working, step) + rise, self.w[working]
+        self._predicted = None if curvature is None else self._slopes + curvature * along
         before = self.value + penalty.of(old)
-        promised = -float(self._slopes @ along) + penalty.of(old) - penalty.of(old + step)
-        slopes = np.empty(self.z.size)
+        promised = -float(np.vdot(self._slopes, along)) + penalty.of(old) - penalty.of(old + step)
+        slopes, there = np.empty(self.z.shape), self.z
 
         def at(share: float) -> tuple[float, float]:
-            return self._at(self.z + share * along, slopes), penalty.of(old + share * step)
+            nonlocal there
+            there = self.z + share * along
+            return self._at(there, slopes), penalty.of(old + share * step)
 
         taken = line_search(at, before, promised)
         self.is_measurable = taken is not None and taken.is_measurable
         if taken is None:
             return
         self.w[working], self.b = old + taken.share * step, self.b + taken.share * rise
-        self.z += taken.share * along
-        self.value, self._slopes, self._decrease = taken.loss, slopes, taken.decrease
+        self.z, self._slopes = there, slopes
+        self.value, self._decrease = taken.loss, taken.decrease
 
 
 def safe_curvature(loss: MarginLoss, z: F64, targets: F64, weights: F64 | None, slopes: F64) -> F64:

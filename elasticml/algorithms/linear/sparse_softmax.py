@@ -14,40 +14,28 @@ follows. A large working set has several blocks.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
-from scipy.special import logsumexp, softmax
 
-from elasticml.algorithms.linear.column_matrix import unweighted_columns
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.duality import Dual, lower_bound
 from elasticml.algorithms.linear.fit import Fit
-from elasticml.algorithms.linear.gram_descent import descend
 from elasticml.algorithms.linear.problem import Problem
-from elasticml.algorithms.linear.prox_newton import line_search
-from elasticml.algorithms.linear.softmax_objective import balanced
-from elasticml.algorithms.linear.working_sets import solve as solve_working_sets
+from elasticml.algorithms.linear.softmax_objective import SoftmaxLoss, balanced
+from elasticml.algorithms.linear.sparse_classifier import SparseClassifier, Subproblem
 from elasticml.arrays import F64, I64
 from elasticml.objectives.penalty_kernels import Penalty
 
-#: Maximum sweeps for a block's subproblem.
+#: Maximum sweeps of a step.
 SWEEPS_MAX: Final = 300
 #: Regularisation of the intercepts' equations, as a share of the mean curvature.
 LIFT: Final = 1e-12
-#: Smoothness of a row's loss in the Euclidean norm of its margins.
-SMOOTHNESS: Final = 0.5
-#: Maximum multiplications for the second derivatives of a block of coefficients.
-BLOCK_WORK: Final = 2e9
-#: Iterations over several blocks without measurable progress after which the gap is rounding.
-PATIENCE: Final = 30
-#: Minimum and maximum number of coefficients in a block.
-BLOCK_MIN: Final = 20
-BLOCK_MAX: Final = 1500
 
 
-class SparseSoftmax:
+class SparseSoftmax(SparseClassifier):
     """Solves for a sequence of penalties, each warm-started from the previous model.
 
     Parameters
@@ -62,59 +50,33 @@ class SparseSoftmax:
         Its intercepts, if it has any, are not penalised.
     """
 
-    takes_all = False
-
     def __init__(self, X: Any, codes: I64, weights: F64 | None, problem: Problem) -> None:
         n, classes, intercept = int(X.shape[0]), problem.classes, problem.intercept is not None
-        self._columns, self._shifts, norms = unweighted_columns(X, weights, intercept=intercept)
-        self._codes, self._has_intercept = codes, intercept
+        super().__init__(X, codes, weights, loss=SoftmaxLoss(codes), intercept=intercept)
         self._s = np.ones(n) if weights is None else weights
         self._of_class = np.asarray(
             np.bincount(codes, weights=self._s, minlength=classes), np.float64
         )
-        #: (classes * d,)
-        self.squares = np.tile(SMOOTHNESS * norms, classes)
-        self._block = int(min(BLOCK_MAX, max(BLOCK_MIN, math.sqrt(BLOCK_WORK / n))))
-        #: (classes, d) and (classes,), for the shifted columns.
-        self.W, self.b = np.zeros((classes, self._columns.d)), np.zeros(classes)
-        #: (n, classes) margins, and the one-hot encoding of the classes.
-        self._z, self._own = np.zeros((n, classes)), np.zeros((n, classes))
-        self._own[np.arange(n), codes] = 1.0
-        #: Sum of losses.
-        self.value = self._at(self._z)
-        self.is_measurable, self.patience = True, 1
-
-    @property
-    def w(self) -> F64:
-        """The coefficients, class by class."""
-        return self.W.ravel()
-
-    def begin(self, W: F64, b: F64) -> None:
-        """Set the model, (classes, d) and intercepts."""
-        self.W = np.array(W, np.float64, order="C")
-        self.b = np.asarray(b + W @ self._shifts, np.float64)
-        self._z = self._along(self.W) + self.b
-        self.value = self._at(self._z)
-
-    def solve(self, penalty: Penalty, gap: float, turns: int) -> Fit:
-        """Run at most ``turns`` iterations, until the gap is at most ``gap``."""
-        of_zero = float(self._s.sum()) * math.log(len(self.b))
-        if not self.value + penalty.of(self.w) <= of_zero:
-            # If wrong classes are nearly certain, Newton steps diverge, as with two classes.
-            self.begin(np.zeros_like(self.W), np.zeros_like(self.b))
-        self.is_measurable, self.patience = True, 1
-        return solve_working_sets(self, penalty, gap, turns)
+        #: Of coefficients (classes, d), flat; margins and slopes are (n, classes).
+        self._shape = classes, self._columns.d
+        self.squares, self.w = np.tile(self.squares, classes), np.zeros(classes * self._columns.d)
+        self.b, self.z = np.zeros(classes), np.zeros((n, classes))
+        self._slopes, self._sweeps_max = np.empty((n, classes)), SWEEPS_MAX
 
     def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
-        """Return the model with its certificate."""
-        b = self.b - self.W @ self._shifts
-        # A shift common to all classes changes no probability.
-        b -= b.mean()
-        return Fit(w=self.W.copy(), b=b, gap=gap, steps=steps, converged=converged)
+        """Return the model; a shift common to all intercepts changes no probability."""
+        fit = super().fit(gap, steps, converged=converged)
+        return fit if fit.b is None else replace(fit, b=fit.b - fit.b.mean())
+
+    def settle_intercept(self) -> None:
+        """Update losses and slopes: Newton steps include the intercepts."""
+        self.value = self._at(self.z, self._slopes)
 
     def bound(self, penalty: Penalty, features: I64) -> tuple[float, Dual]:
         """Return the objective, and the bound from the model's probabilities, made feasible."""
-        q, own = self._probabilities(), self._own
+        self.settle_intercept()
+        q, own = self._loss.distributions(self.z), np.zeros(self.z.shape)
+        own[self._loss.own] = 1.0
         if self._has_intercept:
             q = balanced(q, self._s, self._of_class)
         products = self._products((own - q) * self._s[:, None], features)
@@ -126,29 +88,6 @@ class SparseSoftmax:
         w = self.w[features]
         return self.value + penalty.of(w), lower_bound(penalty, w, products, entropy)
 
-    def drop(self, features: I64) -> bool:
-        """Remove screened coefficients; return whether any was non-zero."""
-        gone = np.zeros_like(self.W)
-        gone.ravel()[features] = self.w[features]
-        if not gone.any():
-            return False
-        self._z -= self._along(gone)
-        self.w[features] = 0.0
-        self.value = self._at(self._z)
-        return True
-
-    def descend(self, penalty: Penalty, working: I64, gap: float, goal: float, steps: int) -> int:
-        """Take a Newton step on each block of the working set."""
-        blocks = np.array_split(working, max(1, math.ceil(working.size / self._block)))
-        self.patience = 1 if len(blocks) == 1 else PATIENCE
-        self.is_measurable = any([self.newton_step(penalty, block) for block in blocks])
-        return 1
-
-    def _probabilities(self) -> F64:
-        """Return each row's distribution over the classes, (n, classes)."""
-        q: F64 = softmax(self._z, axis=1)
-        return q
-
     def _products(self, theta: F64, features: I64) -> F64:
         """Return each coefficient's column times the values of its class; theta (n, classes)."""
         k, j = np.divmod(features, self._columns.d)
@@ -159,47 +98,30 @@ class SparseSoftmax:
             ]
         )
 
-    def _at(self, z: F64) -> float:
-        return float(self._s @ (logsumexp(z, axis=1) - z[np.arange(len(z)), self._codes]))
-
-    def _along(self, W: F64) -> F64:
-        """Return ``X @ W.T``, (n, classes)."""
+    def _along(self, working: I64, step: F64) -> F64:
+        W = np.zeros(self._shape)
+        W.ravel()[working] = step
         features = np.flatnonzero(W.any(axis=0))
         return np.asarray(self._columns.take(features) @ W[:, features].T)
 
-    def newton_step(self, penalty: Penalty, block: I64) -> bool:
-        """Take a proximal Newton step on some coefficients and all intercepts.
+    def newton_step(self, penalty: Penalty, working: I64, gap: float) -> None:
+        """Take a proximal Newton step on some coefficients and all intercepts."""
+        super().newton_step(penalty, working, -math.inf)  # The subproblem has no gap.
 
-        Returns False if the predicted decrease was below rounding.
-
-        Parameters
-        ----------
-        block : ndarray (m,)
-            Flat indices of coefficients, class by class, sorted.
-        """
-        k, j = np.divmod(block, self._columns.d)
-        q = self._probabilities()
-        slopes = (q - self._own) * self._s[:, None]
-        across, corner, G = self._curvature(q, j, k)
-        along = self._products(slopes, block)
-        level = slopes.sum(axis=0)
+    def _subproblem(self, working: I64) -> Subproblem:
+        k, j = np.divmod(working, self._columns.d)
+        across, corner, G = self._second(self._loss.distributions(self.z), j, k)
+        slope, level = self._products(self._slopes, working), self._slopes.sum(axis=0)
+        inverse = np.zeros(corner.shape)
         if self._has_intercept:
             # Eliminate the intercepts (Schur complement).
             inverse = _inverse(corner)
-            G = G - across @ inverse @ across.T
-            along = along - across @ (inverse @ level)
-        w = self.W[k, j]
-        new, left = w.copy(), -along
-        linear = G @ w + left
-        products = GramProblem(np.ascontiguousarray(G), linear, 0.0)
-        descend(products, penalty, -np.inf, SWEEPS_MAX, new, left)
-        step, rise = np.zeros_like(self.W), np.zeros(len(self.b))
-        step[k, j] = new - w
-        if self._has_intercept:
-            rise = -inverse @ (level + across.T @ (new - w))
-        return self._go(penalty, step, rise, slopes)
+            G = np.ascontiguousarray(G - across @ inverse @ across.T)
+            slope = slope - across @ (inverse @ level)
+        gram = GramProblem(G, G @ self.w[working] - slope, 0.0)
+        return Subproblem(gram, lambda step: -inverse @ (level + across.T @ step), None)
 
-    def _curvature(self, q: F64, j: I64, k: I64) -> tuple[F64, F64, F64]:
+    def _second(self, q: F64, j: I64, k: I64) -> tuple[F64, F64, F64]:
         """Return second derivatives: coefficients by intercepts, intercepts, and coefficients."""
         weighted_q = q * self._s[:, None]
         columns = self._columns.take(j)
@@ -213,26 +135,6 @@ class SparseSoftmax:
             at = np.flatnonzero(k == c)
             G[np.ix_(at, at)] += _dense(columns[:, at].T @ weighted[:, at])
         return across, corner, G
-
-    def _go(self, penalty: Penalty, step: F64, rise: F64, slopes: F64) -> bool:
-        """Take a step by backtracking line search."""
-        along = self._along(step) + rise
-        before = self.value + penalty.of(self.W.ravel())
-        promised = (
-            -float((slopes * along).sum())
-            + penalty.of(self.W.ravel())
-            - penalty.of((self.W + step).ravel())
-        )
-
-        def at(share: float) -> tuple[float, float]:
-            return self._at(self._z + share * along), penalty.of((self.W + share * step).ravel())
-
-        taken = line_search(at, before, promised)
-        if taken is None:
-            return False
-        self.W, self.b = self.W + taken.share * step, self.b + taken.share * rise
-        self._z, self.value = self._z + taken.share * along, taken.loss
-        return taken.is_measurable
 
 
 def _inverse(corner: F64) -> F64:

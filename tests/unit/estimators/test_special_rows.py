@@ -130,7 +130,7 @@ def test_many_coefficients_are_taken_in_blocks(make, monkeypatch):
     X, y = wine()
     settings = {"C": 0.5, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 2000}
     whole = em.LogisticRegression(**settings).fit(make(X), y)
-    monkeypatch.setattr("elasticml.algorithms.linear.sparse_softmax.BLOCK_MAX", 9)
+    monkeypatch.setattr("elasticml.algorithms.linear.sparse_classifier.BLOCK_MAX", 9)
     blocks = em.LogisticRegression(**settings).fit(make(X), y)
     assert blocks.n_iter_[0] > whole.n_iter_[0]
     np.testing.assert_allclose(blocks.coef_, whole.coef_, atol=1e-6)
