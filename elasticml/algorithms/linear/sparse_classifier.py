@@ -54,10 +54,8 @@ FULL_SWEEPS_MAX: Final = 100
 #: Least curvature of a row as a share of its slope: badly misclassified rows have almost none,
 #: which would give unbounded steps.
 CURVED: Final = 1e-6
-#: Maximum multiplications for a Gram matrix, and its least and most columns: more are divided into
-#: blocks, after which the gap is rounding if PATIENCE iterations make no measurable progress.
-BLOCK_WORK: Final = 2e9
-BLOCK_MIN: Final = 20
+#: Most columns of a Gram matrix. More are divided into blocks; then the gap is rounding if PATIENCE
+#: iterations make no measurable progress.
 BLOCK_MAX: Final = 1500
 PATIENCE: Final = 30
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
@@ -131,8 +129,7 @@ class SparseClassifier:
         #: (n,) slopes that the last step's subproblem predicted, if they satisfy the constraints.
         self._predicted: F64 | None = None
         #: Most columns of a Gram matrix, and whether the last step was on several blocks.
-        self._block = int(min(BLOCK_MAX, max(BLOCK_MIN, math.sqrt(BLOCK_WORK / n))))
-        self._is_split = False
+        self._block, self._is_split = BLOCK_MAX, False
         #: Maximum sweeps of a step on a Gram matrix.
         self._sweeps_max = SWEEPS_MAX
         #: Whether sweeps over sparse columns have not solved a subproblem.

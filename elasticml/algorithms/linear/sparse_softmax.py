@@ -29,6 +29,9 @@ from elasticml.algorithms.linear.sparse_classifier import SparseClassifier, Subp
 from elasticml.arrays import F64, I64
 from elasticml.objectives.penalty_kernels import Penalty
 
+#: Maximum multiplications for a block's Gram matrix, and its least columns.
+BLOCK_WORK: Final = 2e9
+BLOCK_MIN: Final = 20
 #: Maximum sweeps of a step.
 SWEEPS_MAX: Final = 300
 #: Regularisation of the intercepts' equations, as a share of the mean curvature.
@@ -62,6 +65,7 @@ class SparseSoftmax(SparseClassifier):
         self.squares, self.w = np.tile(self.squares, classes), np.zeros(classes * self._columns.d)
         self.b, self.z = np.zeros(classes), np.zeros((n, classes))
         self._slopes, self._sweeps_max = np.empty((n, classes)), SWEEPS_MAX
+        self._block = min(self._block, max(BLOCK_MIN, int(math.sqrt(BLOCK_WORK / n))))
 
     def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
         """Return the model; a shift common to all intercepts changes no probability."""
