@@ -220,20 +220,6 @@ def _along_chunks(
         )
 
 
-@unchecked_kernel
-def _minus_conjugates(
-    loss: Any, rows: I64, duals: I64, targets: I64, weights: I64, total: F64
-) -> None:
-    for c in range(rows.size):
-        n = rows[c]
-        total[0] += minus_conjugate(
-            loss,
-            vector_at(duals[c], n, total),
-            vector_at(targets[c], n, total),
-            vector_at(weights[c], n if weights[c] else 0, total),
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class MarginLoss:
     """A loss of one margin a row; targets are -1 or +1 if ``is_classification``, else real.
@@ -369,21 +355,16 @@ class MarginLoss:
         arrays: tuple[Any, ...] = rows, *places, steps, sums_out[0], sums_out[1]
         _along_chunks(self.terms, *arrays)
 
-    def minus_conjugates(
-        self, rows: I64, alphas: I64, targets: I64, weights: I64, total: F64
-    ) -> None:
-        """Add :meth:`minus_conjugate` of each of m chunks to ``total`` (1,), likewise."""
-        _minus_conjugates(self.terms, rows, alphas, targets, weights, total)
-
     def warm_up(self, *, with_dual: bool) -> None:
         """Compile the loops that jobs call, or load their machine code from the cache."""
         one, out, none = np.ones(1), np.zeros(1), np.zeros(0, np.int64)
         self.value_and_slope(one, one, None, out)
-        self.values_and_slopes(none, none, none, none, none, out)
         if with_dual:
-            self.minus_conjugates(none, none, none, none, out)
+            self.minus_conjugate(one, one, None)
             self.alpha_from_margin(one, one, out)
+            self.clip(out, one)
         else:
+            self.values_and_slopes(none, none, none, none, none, out)
             self.along_chunks(none, none, none, none, none, steps=one, sums_out=np.zeros((2, 1)))
             self.curvature(one, one, None, out)
             self.curvature_along(one, one, one, None)

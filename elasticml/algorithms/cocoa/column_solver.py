@@ -95,19 +95,15 @@ class PrimalCocoaSolver:
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         residual, root = np.array(work.model["residual"]), self._root(work)
         exchange = Settling.of(work)
-        up_to_date = [chunk for chunk in chunks if COEFS.settle(chunk, exchange, _moved)]
+        ready = [chunk for chunk in chunks if COEFS.is_ready(chunk, exchange)]
         sigma = max(1.0, float(work.parameters["damping"]) * work.members)
         h = work.model.get("curvature")
         hessian = DiagonalHessian(root=root, h=None if h is None else np.array(h))
-        blocks, centred = self._blocks, bool(work.parameters["centred"])
-        parts = [
-            Part(
-                blocks[c.id],
-                COEFS.values(c).copy(),
-                blocks[c.id].weighted(hessian, centred=centred),
-            )
-            for c in stream_chunks(up_to_date)
-        ]
+        centred, parts = bool(work.parameters["centred"]), []
+        for chunk in stream_chunks(ready):
+            block, (w, _) = self._blocks[chunk.id], COEFS.settled([chunk], exchange)
+            COEFS.write([chunk], w, exchange.serial)
+            parts.append(Part(block, w.copy(), block.weighted(hessian, centred=centred)))
         u, penalty = residual / sigma, self._penalty(work, sigma)
         descent = LocalDescent(parts=parts, u=u, hessian=hessian, penalty=penalty)
         seeds = (int(work.parameters["seed"]), int(work.parameters["serial"]))
@@ -118,7 +114,7 @@ class PrimalCocoaSolver:
             before, after = (penalty.sizes(w) for w in (old, part.w))
             sizes += (float(before.sum()), float((after - before).sum()))
             inner += (float(old @ step), float(step @ step))
-            COEFS.write(part.block.chunk, old, exchange.serial, step)
+            COEFS.write([part.block.chunk], old, exchange.serial, step)
         columns = sum(part.block.features.size for part in parts)
         unset = sum(block.features.size for block in self._blocks.values()) - columns
         return {
@@ -164,7 +160,7 @@ class PrimalCocoaSolver:
             offsets, unset = np.zeros(2), 0
             for chunk in stream_chunks(part):
                 block = self._blocks[chunk.id]
-                unset += 0 if self._give_coefs(work, chunk, sent_coef) else block.features.size
+                unset += self._settle(work, block, sent_coef)
                 w, means = COEFS.values(chunk), chunk.state[MEANS]
                 image.add(chunk, w)
                 offsets[0] += float(means @ w)
@@ -186,16 +182,16 @@ class PrimalCocoaSolver:
             total = {name: values + part[name] for name, values in total.items()}
         return total
 
-    def _give_coefs(self, work: Work, chunk: Chunk, sent_coef: F64) -> bool:
-        """Settle a chunk, or fill in its coefficients; return whether it was up to date."""
-        if NORMS not in chunk.state:
-            self._begin(work, chunk)
-        block, exchange = self._blocks[chunk.id], Settling.of(work)
-        taken = work.model.get("taken")
+    def _settle(self, work: Work, block: ColumnBlock, sent_coef: F64) -> int:
+        """Settle a chunk, or fill in its coefficients; return how many were not up to date."""
+        if NORMS not in block.chunk.state:
+            self._begin(work, block.chunk)
+        exchange, taken = Settling.of(work), work.model.get("taken")
+        values, unset = COEFS.settled([block.chunk], exchange, lambda _: block.own(sent_coef))
         if taken is not None:
-            COEFS.write(chunk, block.own(np.asarray(taken)), exchange.serial)
-            return True
-        return COEFS.give(chunk, exchange, _moved, lambda: block.own(sent_coef))
+            values, unset = block.own(np.asarray(taken)), 0
+        COEFS.write([block.chunk], values, exchange.serial)
+        return block.features.size if unset else 0
 
     # --- columns ------------------------------------------------------------------------------
 
@@ -227,10 +223,6 @@ def targets_of(chunks: Sequence[Chunk], n: int) -> dict[str, F64]:
                 counts[place] += 1
                 _add_row(chunk, int(row), vectors[label])
     return {"target": vectors[TARGETS], "root": vectors[ROOTS], "counts": counts}
-
-
-def _moved(chunk: Chunk, coef: F64, step: F64, gamma: float) -> F64:
-    return coef + gamma * step
 
 
 def _add_row(chunk: Chunk, row: int, out: F64) -> None:

@@ -3,12 +3,13 @@
 Coordinates are dual variables of a chunk's rows, or coefficients of its columns. A chunk's state
 has their values at the beginning of the last exchange that it took part in, the full ``step`` of
 that exchange, and its ``serial``. Arrays are replaced and never changed: a state that is being sent
-stays as it is.
+stays as it is. Those of several chunks may be parts of one array.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +22,6 @@ from elasticml.data.out_of_core.store import row_array
 
 #: Missed exchanges after which kept coordinates are worse than those that the model gives.
 MISSED_MAX: Final = 2
-
-#: Maps a chunk, values, step and step length to new values.
-Moved = Callable[[Chunk, F64, F64, float], F64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +48,6 @@ class Coordinates:
     #: Of all names: each of several classes has its own.
     prefix: str = ""
 
-    @property
-    def names(self) -> tuple[str, str, str]:
-        """The names of values, step and serial in a state."""
-        return self.prefix + self.name, self.prefix + "step", self.prefix + "serial"
-
     def serial(self, chunk: Chunk) -> int | None:
         """Return the serial of a chunk's last exchange; None if it has no coordinates."""
         name = self.prefix + "serial"
@@ -66,46 +59,69 @@ class Coordinates:
         return chunk.state[self.prefix + self.name]
 
     def step(self, chunk: Chunk) -> F64:
-        """Return the step of the exchange that the chunk is settled for."""
+        """Return the step of a chunk's last exchange."""
         return chunk.state[self.prefix + "step"]
 
-    def settle(self, chunk: Chunk, exchange: Settling, moved: Moved) -> bool:
-        """Apply the last step, once; return whether the chunk is up to date.
+    def is_ready(self, chunk: Chunk, exchange: Settling) -> bool:
+        """Whether a chunk took part in the exchange before, or in this one, which is repeated."""
+        return self.serial(chunk) in (exchange.serial, exchange.settle)
 
-        The chunk then has the exchange's serial, and its step is that of a certificate. A chunk
-        without coordinates, or with those of another exchange, is left as it is.
+    def settled(
+        self,
+        chunks: Sequence[Chunk],
+        exchange: Settling,
+        made: Callable[[slice], F64] | None = None,
+    ) -> tuple[F64, int]:
+        """Return chunks' values with the last step applied, and how many were not up to date.
+
+        A chunk that is not ready keeps its values if it has missed few exchanges; else it gets
+        those that are ``made`` for its part of the array.
+
+        Returns
+        -------
+        ndarray (n,)
+            New, of all chunks, at least one. Values may round beyond a bound of the step.
+        int
+            Of the n.
         """
-        own = self.serial(chunk)
-        if own == exchange.serial:
-            return True
-        if own is None or own != exchange.settle:
-            return False
-        values = self.values(chunk)
-        if exchange.gamma != 0.0:
-            values = moved(chunk, values, self.step(chunk), exchange.gamma)
-        self.write(chunk, values, exchange.serial)
-        return True
+        out, unset, start = array_for(chunks), 0, 0
+        for own, group in itertools.groupby(chunks, self.serial):
+            some = list(group)
+            part = slice(start, start + sum(chunk.n_rows for chunk in some))
+            is_ready = own in (exchange.serial, exchange.settle)
+            if own is not None and (is_ready or 0 <= exchange.settle - own <= MISSED_MAX):
+                gamma = exchange.gamma if own == exchange.settle else 0.0
+                np.multiply(_joined([self.step(c) for c in some]), gamma, out=out[part])
+                out[part] += _joined([self.values(c) for c in some])
+            elif made is not None:
+                out[part] = made(part)
+            unset += 0 if is_ready else part.stop - start
+            start = part.stop
+        return out, unset
 
-    def give(self, chunk: Chunk, exchange: Settling, moved: Moved, made: Callable[[], F64]) -> bool:
-        """Settle a chunk, or give it coordinates; return whether it was up to date.
-
-        It keeps its own if it has missed few exchanges; else it gets those that are ``made``.
-        """
-        if self.settle(chunk, exchange, moved):
-            return True
-        own = self.serial(chunk)
-        is_recent = own is not None and 0 <= exchange.settle - own <= MISSED_MAX
-        self.write(chunk, self.values(chunk) if is_recent else made(), exchange.serial)
-        return False
-
-    def write(self, chunk: Chunk, values: F64, serial: int, step: F64 | None = None) -> None:
-        """Replace a chunk's coordinates by arrays, which it then owns.
+    def write(
+        self, chunks: Sequence[Chunk], values: F64, serial: int, step: F64 | None = None
+    ) -> None:
+        """Replace chunks' coordinates by parts of arrays (n,), which do not change after that.
 
         Without a step, as in certificates, it is as large as the values: its share scales them.
         """
         if step is None:
-            step = row_array(chunk)
+            step = array_for(chunks)
             step[:] = values
-        a, s, n = self.names
-        chunk.state = {**chunk.state, a: values, s: step, n: np.array([serial], np.int64)}
-        chunk.state_version += 1
+        start, number = 0, np.array([serial], np.int64)
+        for chunk in chunks:
+            part = slice(start, start + chunk.n_rows)
+            own = {self.name: values[part], "step": step[part], "serial": number}
+            chunk.state = {**chunk.state, **{self.prefix + k: a for k, a in own.items()}}
+            chunk.state_version += 1
+            start = part.stop
+
+
+def array_for(chunks: Sequence[Chunk]) -> F64:
+    """Return an array of all rows of chunks, in a file if it is one that is out of core."""
+    return row_array(chunks[0]) if len(chunks) == 1 else np.empty(sum(c.n_rows for c in chunks))
+
+
+def _joined(parts: Sequence[F64]) -> F64:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -194,10 +194,8 @@ def test_one_call_for_many_chunks_has_the_bits_of_one_call_each(
     cuts = [slice(0, 1), slice(1, 1), slice(1, 18), slice(18, z.size)]
     u, steps = rng.normal(size=z.size), np.array([0.0, 0.3, -1.0])
     s = rng.uniform(0.5, 2.0, z.size) if is_weighted else None
-    slopes, others, alpha = np.empty(z.size), np.empty(z.size), np.empty(z.size)
-    loss.alpha_from_margin(z, y, alpha)
-    loss.clip(alpha, y)
-    totals, value, dual = np.zeros((2, 1)), 0.0, 0.0
+    slopes, others = np.empty(z.size), np.empty(z.size)
+    total, value = np.zeros(1), 0.0
     sums, expected = np.zeros((2, 3)), np.zeros((2, 3))
 
     def at(array: np.ndarray | None) -> np.ndarray:
@@ -206,13 +204,11 @@ def test_one_call_for_many_chunks_has_the_bits_of_one_call_each(
     for cut in cuts:
         own = None if s is None else s[cut]
         value += loss.value_and_slope(z[cut], y[cut], own, slopes[cut])
-        dual += loss.minus_conjugate(alpha[cut], y[cut], own)
         loss.along(z[cut], u[cut], y[cut], own, steps, *expected)
     rows = np.array([z[cut].size for cut in cuts])
-    loss.values_and_slopes(rows, at(z), at(y), at(s), at(others), totals[0])
-    loss.minus_conjugates(rows, at(alpha), at(y), at(s), totals[1])
+    loss.values_and_slopes(rows, at(z), at(y), at(s), at(others), total)
     loss.along_chunks(rows, at(z), at(u), at(y), at(s), steps=steps, sums_out=sums)
-    assert totals.ravel().tolist() == [value, dual]
+    assert total.tolist() == [value]
     assert (slopes.tobytes(), expected.tobytes()) == (others.tobytes(), sums.tobytes())
 
 
