@@ -45,17 +45,6 @@ class DuhlSelection:
         #: The last certificate's gaps, and their estimated rest.
         self._importance: Mapping[ChunkId, float] | None = None
         self._left: dict[ChunkId, float] = {}
-        #: These three from before the last pass.
-        self._before: tuple[
-            dict[ChunkId, int], Mapping[ChunkId, float] | None, dict[ChunkId, float]
-        ] = ({}, None, {})
-
-    def begin(self, *, repeats: bool) -> None:
-        """Start a pass; where it repeats the last one, the turns of that one do not count."""
-        if repeats:
-            self._last, self._importance, left = self._before
-            self._left = dict(left)
-        self._before = self._last, self._importance, dict(self._left)
 
     def next(
         self,

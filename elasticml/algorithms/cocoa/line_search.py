@@ -21,34 +21,23 @@ from typing import Any
 import numpy as np
 
 from elasticml.arrays import F64
-from elasticml.compiled import kernel
+from elasticml.compiled import kernel, regrouping_kernel
 
 # Compiled loops over the steps of dual variables: the sums of the line search.
 
 
-@kernel
+@regrouping_kernel
 def products(v: F64, dv: F64) -> Any:
-    """Return ``v.dv`` and ``dv.dv``, in a fixed order of summation and without library threads.
+    """Return ``v.dv`` and ``dv.dv``, without library threads.
 
     OpenBLAS's threads spin for a hundredth of a second or more after each product, and take a core
     from a pass's own threads for that time.
     """
-    a0, a1, a2, a3 = 0.0, 0.0, 0.0, 0.0
-    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-    body = v.size // 4 * 4
-    for j in range(0, body, 4):
-        a0 += v[j] * dv[j]
-        a1 += v[j + 1] * dv[j + 1]
-        a2 += v[j + 2] * dv[j + 2]
-        a3 += v[j + 3] * dv[j + 3]
-        s0 += dv[j] * dv[j]
-        s1 += dv[j + 1] * dv[j + 1]
-        s2 += dv[j + 2] * dv[j + 2]
-        s3 += dv[j + 3] * dv[j + 3]
-    for j in range(body, v.size):
-        a0 += v[j] * dv[j]
-        s0 += dv[j] * dv[j]
-    return (a0 + a1) + (a2 + a3), (s0 + s1) + (s2 + s3)
+    along, square = 0.0, 0.0
+    for j in range(v.size):
+        along += v[j] * dv[j]
+        square += dv[j] * dv[j]
+    return along, square
 
 
 @kernel

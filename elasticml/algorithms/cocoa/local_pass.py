@@ -249,6 +249,8 @@ class LocalSolver:
         self._shrinking = Shrinking() if options.shrink else None
         #: The model at the start of the last pass.
         self._last: F64 | None = None
+        #: The pass starts from that model again, since the last one did not count.
+        self._repeats = False
         #: (1,) how often the steps of threads count in their replicas, see ``damping``.
         self._damping = np.array([math.inf])
         self._grow = options.grow
@@ -341,10 +343,11 @@ class LocalSolver:
         self._damping[0] = min(self._damping[0], plan.n_parts)
         replicas = Replicas.of(v, plan.n_parts, plan.whole, self._dtype)
         sums, gaps = np.zeros(sdca_kernels.N_SUMS), []
+        whole = plan.is_first or self._repeats
         for epoch, key, share in request.turns():
             seen = 0 if plan.is_first and epoch == 0 else None
             sums[3] = 0.0  # the gap is that of the last epoch
-            for order in self._orders.epoch(key, share, whole=plan.is_first, measure=self._measure):
+            for order in self._orders.epoch(key, share, whole=whole, measure=self._measure):
                 self._run_slices(order, plan, seen, replicas, sums, parallel)
                 seen = None if seen is None else seen + order.size
             gaps.append(float(sums[3]))
@@ -378,7 +381,7 @@ class LocalSolver:
     def _begin(self, v: F64) -> None:
         """Unshrink all rows where the model has jumped, or where the last pass did not count."""
         last, self._last = self._last, v.copy()
-        self._orders.begin(repeats=last is not None and np.array_equal(v, last))
+        self._repeats = last is not None and np.array_equal(v, last)
         if self._shrinking is not None and self._shrinking.begin(v, last):
             for cached in self._cached:
                 cached.skips[:] = 0

@@ -78,11 +78,6 @@ class VisitOrder:
             return 1
         return len(self.store.batches([piece.chunk for piece in self._pieces]))
 
-    def begin(self, *, repeats: bool) -> None:
-        """Start a pass, which may repeat the last one: that one counts for nothing."""
-        if self._turns is not None and self.store is not None:
-            self._turns.begin(repeats=repeats)
-
     def epoch(
         self,
         key: tuple[int, int, int],
@@ -132,7 +127,7 @@ class VisitOrder:
             chunks = [piece.chunk for piece in self._pieces]
             past = out_of_core.importance, out_of_core.resident
             turns = turns[self._turns.next(chunks, *past, whole=whole)]
-        sdca_kernels.shuffle_xorshift(turns, mix_hash(*key))
+        sdca_kernels.shuffle(turns, mix_hash(*key))
         numbers = turns[: max(1, round(share * turns.size))].tolist()
         batches = out_of_core.batches([self._pieces[number].chunk for number in numbers])
         ends = np.cumsum([len(batch) for batch in batches]).tolist()
@@ -143,7 +138,7 @@ class VisitOrder:
                 measure(number)
             parts = [self._visits[self._starts[n] : self._starts[n + 1]] for n in some]
             order = np.concatenate(parts)
-            sdca_kernels.shuffle_xorshift(order, mix_hash(*key, k + 1))
+            sdca_kernels.shuffle(order, mix_hash(*key, k + 1))
             return order
 
         for order in out_of_core.stages(batches, ordered):

@@ -56,32 +56,18 @@ class LocalDual(NamedTuple):
 
 
 @unchecked_kernel
-def shuffle(visits: I64, seed: int) -> None:
-    """Shuffle the visits; the order depends on the seed alone (splitmix64)."""
-    state = np.uint64(seed)
-    for i in range(visits.size - 1, 0, -1):
-        state += np.uint64(0x9E3779B97F4A7C15)
-        z = state
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-        # The upper 32 bits, scaled to 0..i: fair within 2**-32 * i.
-        j = np.int64(((z >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
-        visits[i], visits[j] = visits[j], visits[i]
-
-
-@unchecked_kernel
-def shuffle_xorshift(visits: I32 | I64, seed: int) -> None:
-    """Shuffle visits, such as those of a batch while the batch before it is processed.
+def shuffle(visits: I32 | I64, seed: int) -> None:
+    """Shuffle the visits; the order depends on the seed alone.
 
     Source: Snap ML, section 3, "Streaming Permutation Generation"; Marsaglia, Xorshift RNGs, 2003:
-    64 bits, shifts 13, 7 and 17, a third of the operations of :func:`shuffle`.
+    64 bits, shifts 13, 7 and 17.
     """
     state = np.uint64(seed) | np.uint64(1)
     for i in range(visits.size - 1, 0, -1):
         state ^= state << np.uint64(13)
         state ^= state >> np.uint64(7)
         state ^= state << np.uint64(17)
+        # The upper 32 bits, scaled to 0..i: fair within 2**-32 * i.
         j = np.int64(((state >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
         visits[i], visits[j] = visits[j], visits[i]
 

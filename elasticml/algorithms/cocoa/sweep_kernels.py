@@ -68,16 +68,10 @@ def add_weighted(column: _Column, like: F64, c: float, h: F64, u: F64) -> None:
         for i in range(count):
             u[i] += c * h[i] * x[i]
         return
-    index = pointer(at, _I4)
-    if kind == 1:
-        x = pointer(values_at, like)
-        for k in range(count):
-            place = np.uint32(index[k])
-            u[place] += c * h[place] * x[k]
-        return
+    index, x = pointer(at, _I4), pointer(values_at, like)
     for k in range(count):
         place = np.uint32(index[k])
-        u[place] += c * h[place]
+        u[place] += c * h[place] * (x[k] if kind == 1 else 1.0)
 
 
 @kernel
@@ -174,13 +168,10 @@ def _moments(column: _Column, like: F64, root: F64, h: F64, mean: float, total: 
             first += h[i] * root[i] * away
             square += h[i] * away * away
         return first, square
-    index = pointer(at, _I4)
+    index, x = pointer(at, _I4), pointer(values_at, like)
     for k in range(count):
         place = np.uint32(index[k])
-        value = 1.0
-        if kind == 1:
-            value = pointer(values_at, like)[k]
-        away = value - mean * root[place]
+        away = (x[k] if kind == 1 else 1.0) - mean * root[place]
         first += h[place] * root[place] * away
         square += h[place] * away * away
         there += h[place] * root[place] * root[place]

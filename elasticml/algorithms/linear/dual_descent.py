@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 
 from elasticml.algorithms.cocoa.line_search import products
-from elasticml.algorithms.cocoa.sdca_kernels import shuffle_xorshift
+from elasticml.algorithms.cocoa.sdca_kernels import shuffle
 from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.problem import Problem
 from elasticml.arrays import F64, I32, I64
@@ -144,7 +144,7 @@ def _pass(
     """
     targets, weights, norms, loss, unit, constant = problem
     n_active, last = state[0], v.size - 1
-    shuffle_xorshift(active[:n_active], state[1])
+    shuffle(active[:n_active], state[1])
     upper, lower, gap, seen, k = -math.inf, math.inf, 0.0, 0.0, 0
     every = SHARES_EVERY if n_active >= SHARES_ROWS else 1
     while k < n_active:

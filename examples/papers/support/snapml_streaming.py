@@ -125,7 +125,7 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
     read_s = seconds(lambda: list(out_of_core.stages(batches, lambda number: number)))
     bucket = bucket_for(sum(c.n_stored for c in chunks))
     orders = [np.arange(-(-sum(c.n_rows for c in batch) // bucket)) for batch in batches]
-    permute_s = seconds(lambda: [sdca_kernels.shuffle_xorshift(order, 7) for order in orders])
+    permute_s = seconds(lambda: [sdca_kernels.shuffle(order, 7) for order in orders])
     passes, epochs = Passes(facts, chunks, 1), []
     before = 0
     for _ in range(EPOCHS):

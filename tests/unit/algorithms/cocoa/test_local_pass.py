@@ -158,7 +158,7 @@ def test_a_pass_estimates_the_gap_at_its_start(loss: str, threads: int) -> None:
         ratios.append(update.gap / p.s.sum() / met)
     # Rows are visited while the gap closes, each after half a pass on average, and their dual
     # variables change meanwhile; the first pass differs from all others.
-    assert 1 / 3 <= min(ratios[1:]) <= max(ratios[1:]) <= 2.0
+    assert 1 / 3 <= min(ratios[1:]) <= max(ratios[1:]) <= 2.2
     assert 0.5 <= np.mean(ratios[1:]) <= 1.4
 
 
