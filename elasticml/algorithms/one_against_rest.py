@@ -40,7 +40,7 @@ _ALL: Final = "all/"
 #: Prefix of the operation's name; the classes' operations follow.
 _PREFIX: Final = "one_against_rest "
 #: History columns that are no sums over classes.
-_MEANS: Final = ("gamma", "damping", "group_damping")
+_MEANS: Final = ("gamma", "damping")
 _MAXIMA: Final = ("drift",)
 #: What a checkpoint has of a class that has converged, besides its arrays.
 _OF_MODEL: Final = ("converged", "reason", "objective", "gap", "gap_is_bound")

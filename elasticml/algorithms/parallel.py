@@ -73,7 +73,10 @@ def shares(n_threads: int, n_teams: int) -> list[int]:
 class Rows(Protocol):
     """A chunk, or several."""
 
-    n_rows: int
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        ...
 
 
 _Rows = TypeVar("_Rows", bound=Rows)

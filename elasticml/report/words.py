@@ -68,7 +68,6 @@ WORDS: Final[dict[str, str]] = {
     "visited": "Examples that members visited in the round.",
     "resyncs": "Times that the model was computed again from the dual variables.",
     "drift": "Rounding error of the model at the last such computation.",
-    "groups": "Parts of members that work on copies of the model of their own.",
     "support": "Columns with a coefficient other than zero.",
     "gathered": "Columns whose data members gathered into one block.",
     "epoch": "Passes over all examples so far.",

@@ -44,6 +44,11 @@ class Piece:
     #: (n_rows,) numbers that are added to the margins; None if all are zero.
     offsets: F64 | None = None
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.chunk.n_rows
+
 
 @dataclass(slots=True, eq=False)
 class ChunkCache:

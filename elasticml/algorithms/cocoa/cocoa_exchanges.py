@@ -25,9 +25,8 @@ shares; with ``sigma`` it is that number.
     rows; ``partitions`` (), parts of the data that changed without seeing each other; ``gap`` (),
     the sum of the rows' contributions to the duality gap, each as it was visited, which predicts
     the next certificate (NaN: not known); ``unset`` (), rows that could not take part because their
-    chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU; ``groups`` (), groups
-    of all members; ``dampings`` (), the sum of their dampings; ``discarded`` (),
-    their sub-epochs on GPUs that were undone: see :mod:`elasticml.algorithms.cocoa.damping`.
+    chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU; ``discarded`` (),
+    sub-epochs on GPUs that were undone: see :mod:`elasticml.algorithms.cocoa.damping`.
 ``certify``
     Broadcast: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state
     gets its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a

@@ -297,11 +297,6 @@ class CudaSolver:
         self._weight = 0.0
         self._damping = Damping()
 
-    @property
-    def damping(self) -> float:
-        """The share of each step that is taken."""
-        return self._damping.share
-
     def bind(self, pieces: Sequence[Piece]) -> None:
         """Set the rows to work on, as :meth:`LocalSolver.bind` does.
 
@@ -337,7 +332,7 @@ class CudaSolver:
             Its counts include sub-epochs that were undone.
         """
         if self._weight <= 0.0:
-            return PassResult(dv=np.zeros(v.size), groups=0, dampings=0.0)
+            return PassResult(dv=np.zeros(v.size))
         whole = request.sigma_of(self._weight)
         unit, began = whole / request.l2_total, v.astype(self._dtype)
         total = PassResult(dv=np.zeros(0), partitions=1, gap=math.nan)
@@ -348,7 +343,7 @@ class CudaSolver:
                     own = (*key, number) if number else key
                     total = total.plus(self._visit(batch, share, own, model, unit))
             dv = (model.r.copy_to_host().astype(np.float64) - began) / whole
-        return replace(total, dv=dv, dampings=self.damping)
+        return replace(total, dv=dv)
 
     def _turns(self, key: tuple[int, int, int]) -> list[tuple[int, tuple[Piece, ...]]]:
         """Return the batches in random order, with their numbers."""

@@ -100,9 +100,6 @@ class PassResult:
     gap: float = 0.0
     #: Sub-epochs on a GPU that were undone because the subproblem's objective had fallen.
     discarded: int = 0
-    #: Number of groups with rows, and the sum of their dampings.
-    groups: int = 1
-    dampings: float = 1.0
 
     def plus(self, other: PassResult) -> PassResult:
         """Add a later result in the same subproblem, which starts where this one ends."""
@@ -118,12 +115,7 @@ class PassResult:
 
     def plus_parallel(self, other: PassResult) -> PassResult:
         """Add the simultaneous result of another group, on other rows."""
-        return replace(
-            self.plus(other),
-            gap=self.gap + other.gap,
-            groups=self.groups + other.groups,
-            dampings=self.dampings + other.dampings,
-        )
+        return replace(self.plus(other), gap=self.gap + other.gap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +326,7 @@ class LocalSolver:
         PassResult
         """
         if self._weight <= 0.0:
-            return PassResult(dv=np.zeros(v.size), groups=0, dampings=0.0)
+            return PassResult(dv=np.zeros(v.size))
         if not self._is_measured:
             numbers = np.arange(len(self._pieces))
             parallel.map(self._measure_all, np.array_split(numbers, parallel.n_threads))

@@ -315,7 +315,7 @@ class CocoaByRows(Cocoa):
         """Send the model."""
         settings = self.settings
         is_paper = settings.is_paper and settings.given_sigma is None
-        counts = ("visited", "partitions", "gap", "unset", "groups", "dampings", "discarded")
+        counts = ("visited", "partitions", "gap", "unset", "discarded")
         sums = dict.fromkeys(("dual", "curvature", *counts, ON_CUDA), ())
         return Exchange(
             operation=cocoa_exchanges.PASS,
@@ -363,25 +363,11 @@ class CocoaByRows(Cocoa):
         return self.columns.arrays(self.v if shown is None else shown.v)
 
     def history(self, outcome: Outcome | None) -> dict[str, Any]:
-        """Return the counts of a pass: visited rows, and of groups where they matter.
-
-        ``on_cuda`` appears if rows were visited on a GPU; ``groups`` if members had several groups;
-        ``discarded`` and ``group_damping``, the groups' mean damping, if sub-epochs of GPUs were
-        undone or damped.
-        """
+        """Return the counts of a pass: visited rows; on GPUs those and undone sub-epochs."""
         if outcome is None:
             return {}
-        arrays = outcome.arrays
-        counts = {"visited": float(arrays["visited"])}
-        if arrays[ON_CUDA]:
-            counts[ON_CUDA] = float(arrays[ON_CUDA])
-        groups, discarded = float(arrays["groups"]), float(arrays["discarded"])
-        if groups > outcome.members:
-            counts["groups"] = groups
-        if discarded or arrays["dampings"] < groups:
-            counts["discarded"] = discarded
-            counts["group_damping"] = float(arrays["dampings"]) / groups
-        return counts
+        counts = {name: float(outcome.arrays[name]) for name in ("visited", ON_CUDA, "discarded")}
+        return {name: count for name, count in counts.items() if count or name == "visited"}
 
     def state(self) -> tuple[dict[str, F64], dict[str, Any]]:
         """Return the model and what was measured of the data; members have the dual variables."""

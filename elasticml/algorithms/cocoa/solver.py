@@ -225,8 +225,6 @@ class CocoaSolver:
             "visited": np.array(float(update.visited)),
             "partitions": np.array(float(update.partitions)),
             "gap": np.array(update.gap),
-            "groups": np.array(float(update.groups)),
-            "dampings": np.array(update.dampings),
             "discarded": np.array(float(update.discarded)),
             "unset": np.array(float(unset)),
             ON_CUDA: np.array(float(update.visited if self._device == "cuda" else 0)),

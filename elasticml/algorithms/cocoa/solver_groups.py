@@ -20,13 +20,12 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.cocoa import chunk_pointers
-from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece
+from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, total_weight
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.line_search import LineModel, products
 from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
@@ -35,44 +34,6 @@ from elasticml.algorithms.parallel import runs
 from elasticml.arrays import F64
 from elasticml.data.out_of_core.store import store_of
 from elasticml.objectives.loss_kernels import MarginLoss
-
-
-@dataclass(slots=True, eq=False)
-class _Rows:
-    """A chunk's rows, with their dual variables from before an inner round, (n_rows,)."""
-
-    piece: Piece
-    before: F64
-    n_rows: int
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """One group's solver and rows."""
-
-    solver: DualSolver
-    rows: Sequence[_Rows] = ()
-    weight: float = 0.0
-
-    def take(self, rows: Sequence[_Rows]) -> None:
-        """Work on these rows."""
-        pieces = [own.piece for own in rows]
-        self.rows, self.weight = rows, chunk_pointers.total_weight(pieces)
-        self.solver.bind(pieces)
-
-    def run(self, r: F64, request: PassRequest, team: Parallel) -> PassResult:
-        """Save the dual variables, and make a pass."""
-        for own in self.rows:
-            np.copyto(own.before, own.piece.alpha)
-        return self.solver.run(r, request, team)
-
-    def shorten(self, length: float, loss: MarginLoss) -> None:
-        """Shorten the steps of the pass to this share."""
-        for own in self.rows:
-            alpha = own.piece.alpha
-            # Clipped: a share of a step may round beyond a bound.
-            np.add(own.before, length * (alpha - own.before), out=alpha)
-            loss.clip(alpha, own.piece.targets)
 
 
 class GroupedSolver:
@@ -100,39 +61,26 @@ class GroupedSolver:
         searches: bool,
         caches: ChunkCaches | None = None,
     ) -> None:
-        self._loss = loss
-        self._groups = [_Group(solver) for solver in solvers]
-        self._caches = caches
-        self._pieces: tuple[Piece, ...] = ()
-        self._rows: list[_Rows] = []
-        self._streams = False
-        self._weight = 0.0
+        self._loss, self._solvers, self._caches = loss, list(solvers), caches
+        self._pieces: Sequence[Piece] = ()
         self._aggregation = Aggregation(gamma=None if searches else 1.0, adapts=searches)
 
     def bind(self, pieces: Sequence[Piece]) -> None:
         """Set the rows to work on, see :meth:`LocalSolver.bind`."""
-        if chunk_pointers.is_same(self._pieces, pieces):
-            return
-        self._pieces = tuple(pieces)
-        self._weight = chunk_pointers.total_weight(pieces)
-        self._streams = store_of([piece.chunk for piece in pieces]) is not None
-        sized = [] if self._streams else [(piece, piece.alpha.size) for piece in pieces]
-        self._rows = [_Rows(piece, np.empty(n), n) for piece, n in sized]
+        self._pieces = pieces
         if self._caches is not None:
             keys = {(piece.chunk.id, piece.chunk.content_id) for piece in pieces}
             for key in self._caches.keys() - keys:
                 del self._caches[key]
 
-    def _deal(self, seed: int, serial: int) -> int:
-        """Assign chunks of about as many rows to each group; return how many have weight."""
+    def _deal(self, seed: int, serial: int) -> list[Sequence[Piece]]:
+        """Return each group's chunks, which have about as many rows."""
         draw = 0 if self._caches is None else mix_hash(seed, serial)
         order = sorted(
-            self._rows, key=lambda own: mix_hash(draw, zlib.crc32(str(own.piece.chunk.id).encode()))
+            self._pieces, key=lambda own: mix_hash(draw, zlib.crc32(str(own.chunk.id).encode()))
         )
-        shares = runs(order, len(self._groups))
-        for k, group in enumerate(self._groups):
-            group.take(shares[k] if k < len(shares) else [])
-        return sum(1 for group in self._groups if group.weight > 0.0)
+        dealt = runs(order, len(self._solvers))
+        return [*dealt, *([[]] * (len(self._solvers) - len(dealt)))]
 
     def run(self, v: F64, request: PassRequest, parallel: Parallel) -> PassResult:
         """Visit the rows in one inner round per epoch.
@@ -146,27 +94,29 @@ class GroupedSolver:
         PassResult
             Its counts include sub-epochs that were undone.
         """
-        if self._weight <= 0.0:
-            return PassResult(dv=np.zeros(v.size), groups=0, dampings=0.0)
-        if self._streams:
+        weight = total_weight(self._pieces)
+        if weight <= 0.0:
+            return PassResult(dv=np.zeros(v.size))
+        if store_of([piece.chunk for piece in self._pieces]) is not None:
             # A member has one reader: rows that stream all go to the first group, with all threads.
-            for group in self._groups[1:]:
-                group.take([])
-            only = self._groups[0].solver
-            only.bind(self._pieces)
-            return only.run(v, request, parallel)
-        n_filled = self._deal(request.seed, request.serial)
+            for solver in self._solvers[1:]:
+                solver.bind([])
+            self._solvers[0].bind(self._pieces)
+            return self._solvers[0].run(v, request, parallel)
+        dealt = self._deal(request.seed, request.serial)
+        for solver, pieces in zip(self._solvers, dealt, strict=True):
+            solver.bind(pieces)
         # The very first steps are damped to the safe value on every level.
         is_first = not v.any() and not any(piece.alpha.any() for piece in self._pieces)
         if is_first:
             request = replace(request, damping=1.0)
-        whole = request.sigma_of(self._weight)
+        whole = request.sigma_of(weight)
         total, gaps = PassResult(dv=np.zeros(v.size)), []
         for inner, (_, _, start), share in request.turns():
             r = v if inner == 0 else v + whole * total.dv
             one = replace(request, epochs=share, start=start)
             is_safe = is_first and inner == 0
-            done = self._inner_round(r, whole, one, n_filled, parallel, is_safe=is_safe)
+            done = self._inner_round(r, whole, one, dealt, parallel, is_safe=is_safe)
             total = total.plus(done)
             gaps.append(done.gap)
             if request.is_solved(gaps):
@@ -178,7 +128,7 @@ class GroupedSolver:
         r: F64,
         whole: float,
         one: PassRequest,
-        n_filled: int,
+        dealt: Sequence[Sequence[Piece]],
         parallel: Parallel,
         *,
         is_safe: bool,
@@ -193,22 +143,24 @@ class GroupedSolver:
             The member's sigma', without the factor of its groups.
         one : PassRequest
             The request for this epoch of the member.
-        n_filled : int
-            Groups with weight.
+        dealt : sequence of sequence of Piece
+            The rows of each group.
         is_safe : bool
             Damp the groups to the safe sigma'.
         """
+        weights = [total_weight(pieces) for pieces in dealt]
+        n_filled = sum(1 for weight in weights if weight > 0.0)
         between = 1.0 if is_safe else self._aggregation.damping
         sigma = whole * max(1.0, between * n_filled)
 
-        def work(k: int, team: Parallel) -> PassResult:
-            group = self._groups[k]
-            damping = min(1.0, sigma * group.weight / one.total_weight)
+        def work(k: int, team: Parallel) -> tuple[PassResult, list[F64]]:
+            before = [piece.alpha.copy() for piece in dealt[k]]
+            damping = min(1.0, sigma * weights[k] / one.total_weight)
             own = replace(one, damping=damping, sigma=None if one.sigma is None else sigma)
-            return group.run(r, own, team)
+            return self._solvers[k].run(r, own, team), before
 
-        updates: list[PassResult] = parallel.in_teams(work, len(self._groups))
-        done = functools.reduce(PassResult.plus_parallel, updates)
+        updates: list[tuple[PassResult, list[F64]]] = parallel.in_teams(work, len(dealt))
+        done = functools.reduce(PassResult.plus_parallel, [update for update, _ in updates])
         product, square = products(r, done.dv)
         along = LineModel(
             slope=done.dual + done.curvature - one.l2_total * product,
@@ -217,9 +169,11 @@ class GroupedSolver:
         length = self._aggregation.length(along)
         self._aggregation = self._aggregation.adapted(along, n_filled)
         if length < 1.0:
-            parallel.in_teams(
-                lambda k, team: self._groups[k].shorten(length, self._loss), len(self._groups)
-            )
+            for pieces, (_, before) in zip(dealt, updates, strict=True):
+                for piece, old in zip(pieces, before, strict=True):
+                    # Clipped: a share of a step may round beyond a bound.
+                    np.add(old, length * (piece.alpha - old), out=piece.alpha)
+                    self._loss.clip(piece.alpha, piece.targets)
             # Exact where minus the conjugates are parabolas, else from below.
             dual = length * (done.dual + done.curvature - length * done.curvature)
             curvature = length * length * done.curvature

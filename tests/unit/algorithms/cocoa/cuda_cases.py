@@ -136,7 +136,7 @@ def test_one_block_takes_the_steps_of_the_cpu(kind: str, loss: str) -> None:
         np.testing.assert_allclose(b.curvature, a.curvature, rtol=1e-12)
     np.testing.assert_allclose(q.alpha, p.alpha, rtol=0, atol=1e-13)
     np.testing.assert_allclose(w, v, rtol=0, atol=1e-13)
-    assert gpu.damping == 1.0
+    assert b.discarded == 0
 
 
 # --- several blocks ---------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu() -> None:
     for serial in range(2):
         a, b = p.run(cpu, v, serial, epochs=2), q.run(gpu, w, serial, epochs=2)
         v, w = v + a.dv, w + b.dv
-        assert (b.visited, b.groups, b.dampings) == (a.visited, 2, 2.0)
+        assert b.visited == a.visited
     np.testing.assert_allclose(q.alpha, p.alpha, rtol=0, atol=1e-12)
     np.testing.assert_allclose(w, v, rtol=0, atol=1e-12)
 
