@@ -10,17 +10,15 @@ over them; a pass that visits few rows still costs a round. A pass earns a quart
 certificates, so that these take about a fifth of all work.
 
 With a known target, passes estimate the gap: each row's contribution as it is visited, which comes
-close to the gap of a certificate. A certificate is due when the estimate reaches the target;
-otherwise by earned work as above, or seldom where intermediate gaps are not used. Where passes
-give no estimate, the last certificates predict the round that reaches the target; the certificate
-of that round may be paid for by later passes.
+close to the gap of a certificate. A certificate is then due when the estimate reaches the target,
+and else only when more work has been earned. Its work may be paid for by later passes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -120,8 +118,6 @@ class GapSchedule:
     #: Number of passes so far, and at the last certificate.
     passes: int = 0
     certified_at: int = 0
-    #: Passes and gap of the last two certificates, oldest first.
-    marks: list[tuple[int, float]] = field(default_factory=list)
     #: The last pass's estimate of the gap.
     gap_estimate: float = math.nan
     #: The gap expected after the last pass; the last certified gap divided by the expected one.
@@ -130,14 +126,12 @@ class GapSchedule:
 
     def state(self) -> dict[str, Any]:
         """Return the counters, as JSON values."""
-        counters = {k: getattr(self, k) for k in ("credit", "passes", "certified_at", "ratio")}
-        return {**counters, "marks": list(self.marks)}
+        return {k: getattr(self, k) for k in ("credit", "passes", "certified_at", "ratio")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the counters of a former process."""
-        self.credit, self.ratio = float(state["credit"]), float(state["ratio"])
-        self.passes, self.certified_at = int(state["passes"]), int(state["certified_at"])
-        self.marks = [(int(passes), float(gap)) for passes, gap in state["marks"]]
+        for name, value in state.items():
+            setattr(self, name, value)
 
     def passed(self, visited: float, gap_estimate: float = math.nan) -> None:
         """Record a pass: the rows that it visited, and its estimate of the gap."""
@@ -151,12 +145,6 @@ class GapSchedule:
         """Record a certificate and the best gap so far."""
         if self.passes > self.certified_at and self.expected > 0.0:
             self.ratio = min(max(gap / self.expected, 1.0 / RATIO_MAX), RATIO_MAX)
-        if math.isinf(gap):
-            pass  # Nothing can be predicted from it.
-        elif self.passes > self.certified_at or not self.marks:
-            self.marks = [*self.marks[-1:], (self.passes, gap)]
-        else:
-            self.marks[-1] = (self.passes, gap)
         # Credit beyond two certificates is lost.
         cost = CERTIFICATE_WORK * self.rows
         self.credit = min(self.credit, SAVED * cost) - cost if self.passes else 0.0
@@ -168,25 +156,11 @@ class GapSchedule:
         if self.every is not None:
             return since >= self.every
         cost = CERTIFICATE_WORK * self.rows
-        if self.target <= 0.0:
+        if self.target <= 0.0 or math.isnan(self.expected):
             return self.passes == 1 or self.credit >= cost
-        has_estimate = not math.isnan(self.expected)
-        if has_estimate and self.ratio * self.expected <= self.target:
+        if self.ratio * self.expected <= self.target:
             return True
-        if has_estimate and self.is_seldom:
+        if self.is_seldom:
             return self.credit >= SELDOM * cost
-        # Part of the credit saved for the round that reaches the target also sets the pace.
-        if self.passes == 1 or self.credit >= SAVED * cost:
-            return True
-        if has_estimate:
-            return False
-        return self.credit >= 0.0 and self._expects_target()
-
-    def _expects_target(self) -> bool:
-        if len(self.marks) < 2:
-            return True
-        (p0, g0), (p1, g1) = self.marks
-        if g1 <= 0.0 or g0 <= g1:
-            return False
-        pace = math.log(g0 / g1) / (p1 - p0)
-        return self.passes >= p1 + math.log(g1 / self.target) / pace
+        # Part of the credit is saved for the round that reaches the target.
+        return self.passes == 1 or self.credit >= SAVED * cost

@@ -40,13 +40,6 @@ def test_without_a_target_a_fifth_of_the_work_certifies() -> None:
     assert 0.18 <= share <= 0.22
 
 
-def test_with_a_target_the_round_that_reaches_it_is_certified() -> None:
-    exponential = {number: 0.5**number for number in range(1, 40)}
-    rounds = rounds_due(cadence(target=0.5**13.5), exponential, 14)
-    assert rounds[-1] == 14
-    assert len(rounds) <= 6
-
-
 def test_a_certificate_is_taken_when_passes_estimate_a_gap_near_the_target() -> None:
     assert certified_round(cadence(target=0.5**13.5, is_seldom=True)) == [8, 14]
     assert certified_round(cadence(target=0.5**13.5)) == [1, 6, 8, 10, 12, 14]
