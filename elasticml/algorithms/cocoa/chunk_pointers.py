@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,6 @@ from elasticml.data.chunks.ngrams import (
     letters_of_codes,
 )
 from elasticml.data.out_of_core.store import row_array
-from elasticml.ids import ChunkId
 
 #: Columns of the address table: kind, numbers of rows and columns, and addresses.
 KIND, N_ROWS, WIDTH, INDPTR, INDICES, VALUES, TARGETS, WEIGHTS, ALPHA, NORMS, SKIPS, OFFSETS = (
@@ -28,6 +27,18 @@ KIND, N_ROWS, WIDTH, INDPTR, INDICES, VALUES, TARGETS, WEIGHTS, ALPHA, NORMS, SK
 N_FIELDS: Final = 12
 #: Columns of what :func:`grams_of` returns.
 GRAM_FIELDS: Final = 3 + CODES_MAX
+
+
+@dataclass(slots=True, eq=False)
+class ChunkCache:
+    """What solvers keep of a chunk between passes; a function of the chunk, except ``skips``."""
+
+    #: (n_rows,) squared norms of the rows, without the intercept's constant; empty at first.
+    norms: NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    #: (n_rows,) epochs to skip each row: see :mod:`elasticml.algorithms.cocoa.shrinking`.
+    skips: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    #: The norms are computed: for a chunk that streams, after its body was first loaded.
+    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +54,7 @@ class Piece:
     alpha: F64
     #: (n_rows,) numbers that are added to the margins; None if all are zero.
     offsets: F64 | None = None
+    cache: ChunkCache = field(default_factory=ChunkCache)
 
     @property
     def n_rows(self) -> int:
@@ -50,33 +62,15 @@ class Piece:
         return self.chunk.n_rows
 
 
-@dataclass(slots=True, eq=False)
-class ChunkCache:
-    """What a solver keeps of a chunk between passes; a function of the chunk, except ``skips``."""
-
-    #: (n_rows,) squared norms of the rows, without the intercept's constant.
-    norms: NDArray[Any]
-    #: (n_rows,) epochs to skip each row: see :mod:`elasticml.algorithms.cocoa.shrinking`.
-    skips: NDArray[np.uint8]
-    #: The norms are computed: for a chunk that streams, after its body was first loaded.
-    is_measured: bool = False
-
-    @staticmethod
-    def of(chunk: Chunk, dtype: np.dtype[Any]) -> ChunkCache:
-        """Make room for a chunk that has values of this type."""
-        return ChunkCache(norms=row_array(chunk, dtype), skips=np.zeros(chunk.n_rows, np.uint8))
-
-
-#: By a chunk's id and its content id.
-ChunkCaches = dict[tuple[ChunkId, str], ChunkCache]
-
-
-def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: ChunkCache) -> None:
+def fill_row(table: NDArray[np.int64], number: int, piece: Piece, dtype: np.dtype[Any]) -> None:
     """Write one chunk's addresses into row ``number`` of the table; all arrays must stay alive.
 
-    The body's addresses are written by :func:`locate_body`.
+    The body's addresses are written by :func:`locate_body`. The first call makes room for what is
+    kept of a chunk with values of this type.
     """
-    chunk = piece.chunk
+    chunk, cache = piece.chunk, piece.cache
+    if not cache.norms.size:
+        cache.norms, cache.skips = row_array(chunk, dtype), np.zeros(chunk.n_rows, np.uint8)
     layout = chunk.layout
     is_sequence = layout.kind == "sequence"
     table[number] = (
@@ -89,8 +83,8 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: ChunkC
         address(piece.targets),
         0 if piece.weights is None else address(piece.weights),
         address(piece.alpha),
-        address(cached.norms),
-        address(cached.skips),
+        address(cache.norms),
+        address(cache.skips),
         0 if piece.offsets is None else address(piece.offsets),
     )
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from elasticml.algorithms.cocoa.chunk_pointers import Piece
+from elasticml.algorithms.cocoa.chunk_pointers import ChunkCache, Piece
 from elasticml.algorithms.cocoa.coordinates import array_for
 from elasticml.algorithms.cocoa.line_search import sum_steps
 from elasticml.algorithms.targets import Targets
@@ -54,8 +54,10 @@ class DualBlock:
         self.alpha, self.offsets = _NONE, _NONE
         self._bodies: Bodies | None = None
 
-    def begin_pass(self, rows: Sequence[Chunk], offsets: F64 | None) -> None:
-        """Take the rows that passes visit, those of each chunk, and their offsets."""
+    def begin_pass(
+        self, rows: Sequence[Chunk], offsets: F64 | None, caches: Sequence[ChunkCache]
+    ) -> None:
+        """Take the rows that passes visit, those of each chunk, and what is kept of them."""
         self.alpha, self.offsets = array_for(self.chunks), _NONE if offsets is None else offsets
         self.pieces = [
             Piece(
@@ -64,8 +66,9 @@ class DualBlock:
                 None if self.weights is None else self.weights[part],
                 self.alpha[part],
                 None if offsets is None else offsets[part],
+                cache,
             )
-            for chunk, part in zip(rows, self.slices, strict=True)
+            for chunk, part, cache in zip(rows, self.slices, caches, strict=True)
         ]
 
     @property

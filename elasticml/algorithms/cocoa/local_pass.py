@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import chunk_pointers, parallel_epoch, sdca_kernels
-from elasticml.algorithms.cocoa.chunk_pointers import ChunkCache, ChunkCaches, Piece
+from elasticml.algorithms.cocoa.chunk_pointers import Piece
 from elasticml.algorithms.cocoa.parallel_epoch import Replicas
 from elasticml.algorithms.cocoa.permutation import VisitOrder, bucket_for
 from elasticml.algorithms.cocoa.shrinking import Shrinking
@@ -216,8 +216,6 @@ class LocalSolver:
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     options : PassOptions
-    caches : mapping, optional
-        Shared with the solvers of other groups, which take turns with the chunks.
     """
 
     def __init__(
@@ -227,7 +225,6 @@ class LocalSolver:
         dtype: str,
         intercept_scaling: float | None,
         options: PassOptions = PassOptions(),
-        caches: ChunkCaches | None = None,
     ) -> None:
         bucket = options.bucket
         if bucket is not None and bucket < 1:
@@ -247,9 +244,7 @@ class LocalSolver:
         self._damping = np.array([math.inf])
         self._grow = options.grow
         self._values_per_thread = options.values_per_thread
-        self._caches, self._forgets = {} if caches is None else caches, caches is None
         self._pieces: tuple[Piece, ...] = ()
-        self._cached: list[ChunkCache] = []
         self._table = np.zeros((0, chunk_pointers.N_FIELDS), np.int64)
         self._orders = VisitOrder(skips=options.skip)
         self._grams = np.zeros((0, chunk_pointers.GRAM_FIELDS), np.int64)
@@ -272,17 +267,9 @@ class LocalSolver:
         chunk_pointers.check(pieces, self._dtype)
         self._pieces = tuple(pieces)
         self._grams = chunk_pointers.grams_of(pieces[0].chunk.layout) if pieces else self._grams
-        keys = [(piece.chunk.id, piece.chunk.content_id) for piece in pieces]
-        self._cached = [
-            self._caches.get(key) or ChunkCache.of(piece.chunk, self._dtype)
-            for key, piece in zip(keys, pieces, strict=True)
-        ]
-        if self._forgets:
-            self._caches = {}
-        self._caches.update(zip(keys, self._cached, strict=True))
         self._table = np.zeros((len(pieces), chunk_pointers.N_FIELDS), np.int64)
-        for number, (piece, cached) in enumerate(zip(pieces, self._cached, strict=True)):
-            chunk_pointers.fill_row(self._table, number, piece, cached)
+        for number, piece in enumerate(pieces):
+            chunk_pointers.fill_row(self._table, number, piece, self._dtype)
         self._stored = chunk_pointers.total_stored(pieces)
         if self._bucket_wanted is None:
             self._bucket = bucket_for(self._stored)
@@ -298,7 +285,7 @@ class LocalSolver:
         """Store the addresses of a loaded body, and compute its rows' squared norms once."""
         if not self._table[number, chunk_pointers.VALUES]:
             chunk_pointers.locate_body(self._table, number, self._pieces[number].chunk)
-        cached = self._cached[number]
+        cached = self._pieces[number].cache
         if not cached.is_measured:
             sdca_kernels.write_norms(self._table[number], self._grams, self._like)
             cached.is_measured = True
@@ -375,8 +362,8 @@ class LocalSolver:
         last, self._last = self._last, v.copy()
         self._repeats = last is not None and np.array_equal(v, last)
         if self._shrinking is not None and self._shrinking.begin(v, last):
-            for cached in self._cached:
-                cached.skips[:] = 0
+            for piece in self._pieces:
+                piece.cache.skips[:] = 0
 
     def _run_slices(
         self,
@@ -451,7 +438,7 @@ class LocalSolver:
         number = next(n for n, piece in enumerate(self._pieces) if piece.chunk.n_rows)
         self._measure(number)
         release([self._pieces[number].chunk])
-        norm = float(self._cached[number].norms.mean(dtype=np.float64))
+        norm = float(self._pieces[number].cache.norms.mean(dtype=np.float64))
         return norm <= GROW_MAX * request.l2_total
 
 

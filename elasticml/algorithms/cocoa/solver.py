@@ -23,7 +23,7 @@ from elasticml.algorithms.base import (
     operation_of,
 )
 from elasticml.algorithms.cocoa import bound_statistics, cocoa_exchanges, dual_blocks, local_pass
-from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, stored_of
+from elasticml.algorithms.cocoa.chunk_pointers import ChunkCache, Piece, stored_of
 from elasticml.algorithms.cocoa.coordinates import Coordinates, Settling, array_for
 from elasticml.algorithms.cocoa.device_selection import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.dual_blocks import DualBlock, divided
@@ -91,6 +91,8 @@ class CocoaSolver:
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         #: The chunks of the last exchange, or those that were up to date in the last pass.
         self._blocks: list[DualBlock] = []
+        #: By the rows that passes visit, those of the last one.
+        self._caches: dict[Chunk, ChunkCache] = {}
         check_driver(self._settings.device)
         #: Created by the first pass: in its thread, compiling for a GPU delays nothing else.
         self._device: Device = "cpu"
@@ -109,16 +111,11 @@ class CocoaSolver:
     def _made_local(self, dtype: str, n_nodes: int) -> DualSolver:
         scaling, n = self._constant or None, self._settings.given_groups
         solvers: Sequence[DualSolver]
-        caches: ChunkCaches | None = None
         if self._device == "cuda":
             from elasticml.algorithms.cocoa.cuda_solver import cuda_solvers
 
-            # Rows stay on their device.
             solvers = cuda_solvers(n, loss=self._loss, dtype=dtype, intercept_scaling=scaling)
         else:
-            n = n or n_nodes
-            # The papers have no groups between which chunks could move.
-            caches = None if self._settings.is_paper or n == 1 else {}
             options = PassOptions(
                 bucket=self._settings.given_bucket,
                 shrink=self._settings.shrinks,
@@ -130,14 +127,18 @@ class CocoaSolver:
                     dtype=dtype,
                     intercept_scaling=scaling,
                     options=options,
-                    caches=caches,
                 )
-                for _ in range(n)
+                for _ in range(n or n_nodes)
             ]
         if len(solvers) == 1:
             return solvers[0]
-        searches = self._settings.searches_line
-        return GroupedSolver(solvers, loss=self._loss, searches=searches, caches=caches)
+        # Rows stay on their GPU, and the papers have no groups between which they could move.
+        return GroupedSolver(
+            solvers,
+            loss=self._loss,
+            searches=self._settings.searches_line,
+            redeals=self._device == "cpu" and not self._settings.is_paper,
+        )
 
     def warm_up(self, parallel: Parallel) -> None:
         """Compile the loops for the job's loss, or load their machine code from the cache."""
@@ -185,7 +186,8 @@ class CocoaSolver:
         for block in self._blocks:
             if not block.pieces:
                 rows = [self._scaled(chunk, work) for chunk in block.chunks]
-                block.begin_pass(rows, self._offsets(block))
+                caches = [self._caches.get(own) or ChunkCache() for own in rows]
+                block.begin_pass(rows, self._offsets(block), caches)
 
         def begin(block: DualBlock) -> F64:
             alpha, _ = self._duals.settled(block.chunks, exchange)
@@ -195,6 +197,7 @@ class CocoaSolver:
 
         before = map_chunks(begin, self._blocks, n_rows, parallel)
         pieces = list(itertools.chain.from_iterable(block.pieces for block in self._blocks))
+        self._caches = {piece.chunk: piece.cache for piece in pieces}
         weight = float(work.parameters["weight"])
         local = self._local_solver(pieces, parallel)
         local.bind(pieces)

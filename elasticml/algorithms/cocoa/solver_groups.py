@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.cocoa.chunk_pointers import ChunkCaches, Piece, total_weight
+from elasticml.algorithms.cocoa.chunk_pointers import Piece, total_weight
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.line_search import LineModel, products
 from elasticml.algorithms.cocoa.local_pass import DualSolver, PassRequest, PassResult
@@ -47,10 +47,10 @@ class GroupedSolver:
     searches : bool
         Scale the groups' steps by the line search, and adapt their damping to it; otherwise add
         them whole, which is safe with sigma' at its safe value.
-    caches : mapping, optional
-        The solvers' shared caches of all chunks. With it, chunks are reassigned in each pass, as to
-        members with two holders: groups that always have the same rows take many more passes.
-        Without it, chunks stay in their group while no chunk comes or goes.
+    redeals : bool
+        Reassign chunks in each pass, as to members with two holders: groups that always have the
+        same rows take many more passes. Otherwise chunks stay in their group while no chunk comes
+        or goes.
     """
 
     def __init__(
@@ -59,23 +59,19 @@ class GroupedSolver:
         *,
         loss: MarginLoss,
         searches: bool,
-        caches: ChunkCaches | None = None,
+        redeals: bool = False,
     ) -> None:
-        self._loss, self._solvers, self._caches = loss, list(solvers), caches
+        self._loss, self._solvers, self._redeals = loss, list(solvers), redeals
         self._pieces: Sequence[Piece] = ()
         self._aggregation = Aggregation(gamma=None if searches else 1.0, adapts=searches)
 
     def bind(self, pieces: Sequence[Piece]) -> None:
         """Set the rows to work on, see :meth:`LocalSolver.bind`."""
         self._pieces = pieces
-        if self._caches is not None:
-            keys = {(piece.chunk.id, piece.chunk.content_id) for piece in pieces}
-            for key in self._caches.keys() - keys:
-                del self._caches[key]
 
     def _deal(self, seed: int, serial: int) -> list[Sequence[Piece]]:
         """Return each group's chunks, which have about as many rows."""
-        draw = 0 if self._caches is None else mix_hash(seed, serial)
+        draw = mix_hash(seed, serial) if self._redeals else 0
         order = sorted(
             self._pieces, key=lambda own: mix_hash(draw, zlib.crc32(str(own.chunk.id).encode()))
         )

@@ -80,13 +80,12 @@ class Problem:
         return sums / self.s.sum() + 0.5 * self.l2 * float(v @ v)
 
     def solver(self, **changed: Any) -> LocalSolver:
-        scaling, caches = changed.pop("intercept_scaling", 0.5), changed.pop("caches", None)
+        scaling = changed.pop("intercept_scaling", 0.5)
         return LocalSolver(
             loss=loss_named(self.loss),
             dtype=self.dtype,
             intercept_scaling=scaling,
             options=PassOptions(**{"values_per_thread": 0, **changed}),
-            caches=caches,
         )
 
     def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> PassResult:

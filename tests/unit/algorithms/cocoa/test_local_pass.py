@@ -54,9 +54,8 @@ class Way:
         given = {"values_per_thread": self.values, **changed}
         if not self.groups:
             return p.solver(**given)
-        caches: Any = {}
-        solvers = [p.solver(caches=caches, **given) for _ in range(self.groups)]
-        return GroupedSolver(solvers, loss=loss_named(p.loss), searches=True, caches=caches)
+        solvers = [p.solver(**given) for _ in range(self.groups)]
+        return GroupedSolver(solvers, loss=loss_named(p.loss), searches=True, redeals=True)
 
     def run(self, p: Problem, solver: Any, v: np.ndarray, serial: int, **more: Any) -> PassResult:
         given = {"parallel": SerialExecutor(self.threads), **more}
