@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,28 +37,19 @@ def mean_penalty(settings: PrimalCoCoA) -> Penalty:
     return make_penalty(l1, settings.l2, settings.penalty_terms)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiagonalHessian:
-    """The diagonal Hessian of the loss over the examples, and the intercept's column."""
+def no_columns(root: F64, h: F64 | None = None) -> WeightedColumns:
+    """Return the weights of the examples, which those of all blocks have in common.
 
-    #: (n,) square roots of the examples' weights.
-    root: F64
-    #: (n,) curvatures of the loss; None if all are one.
-    h: F64 | None
-
-    @cached_property
-    def h_root(self) -> F64:
-        """(n,) curvatures times square roots."""
-        return self.root if self.h is None else self.h * self.root
-
-    @cached_property
-    def total(self) -> float:
-        """``root.H root``."""
-        return float(self.h_root @ self.root)
-
-    def times(self, v: F64) -> F64:
-        """Return the curvatures times ``v``, (n,)."""
-        return v if self.h is None else self.h * v
+    Parameters
+    ----------
+    root : ndarray (n,)
+        Square roots of the examples' weights.
+    h : ndarray (n,), optional
+        Curvatures of the loss; None if all are one.
+    """
+    none, h_root = np.zeros(0), root if h is None else h * root
+    h = sweep_kernels.NO_CURVATURES if h is None else h
+    return WeightedColumns(np.zeros(4, np.int64), none, none, root, h, h_root, float(h_root @ root))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,21 +93,13 @@ class ColumnBlock:
         out[self.chunk.state[NORMS][some] == 0.0] = 0.0
         return out
 
-    def weighted(self, hessian: DiagonalHessian, *, centred: bool) -> WeightedColumns:
+    def weighted(self, none: WeightedColumns, *, centred: bool) -> WeightedColumns:
         """Return these columns for sweeps, their means and squared norms weighted by curvatures."""
-        columns = WeightedColumns(
-            place=self.place,
-            means=self.chunk.state[MEANS],
-            norms=self.chunk.state[NORMS],
-            root=hessian.root,
-            h=sweep_kernels.NO_CURVATURES if hessian.h is None else hessian.h,
-            h_root=hessian.h_root,
-            total=hessian.total,
-        )
-        if hessian.h is None:
-            return columns
-        columns = columns._replace(means=columns.means.copy(), norms=columns.norms.copy())
-        sweep_kernels.weigh(self.features, columns, centred, FLAT)
+        means, norms = self.chunk.state[MEANS], self.chunk.state[NORMS]
+        columns = none._replace(place=self.place, means=means, norms=norms)
+        if columns.h.size:
+            columns = columns._replace(means=means.copy(), norms=norms.copy())
+            sweep_kernels.weigh(self.features, columns, centred, FLAT)
         return columns
 
 
@@ -132,9 +114,10 @@ def begin(chunk: Chunk, root: F64, *, centred: bool) -> None:
     root : ndarray (n,)
         Square roots of the examples' weights.
     """
-    n, block, total = chunk.n_rows, ColumnBlock.of(chunk), float(root @ root)
-    ones, means, norms = np.ones(root.size), np.zeros(n), np.zeros(n)
-    columns = WeightedColumns(block.place, means, norms, root, ones, root, total)
+    n, block = chunk.n_rows, ColumnBlock.of(chunk)
+    means, norms = np.zeros(n), np.zeros(n)
+    columns = no_columns(root, np.ones(root.size))
+    columns = columns._replace(place=block.place, means=means, norms=norms)
     for _ in range(1 + centred):  # the second time about the mean
         norms[block.features] = 1.0
         sweep_kernels.weigh(block.features, columns, centred, FLAT)
@@ -155,7 +138,7 @@ def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
         begin(chunk, one, centred=False)
         block, w, r = ColumnBlock.of(chunk), np.zeros(1), np.ones(1)
         for h in (None, one):
-            columns = block.weighted(DiagonalHessian(root=one, h=h), centred=True)
+            columns = block.weighted(no_columns(one, h), centred=True)
             penalty = Penalty(a1=0.5, a2=0.0)
             sweep_kernels.sweep(block.features, columns, penalty, w, r, 0.0)
         block.correlations(r, 1.0)

@@ -14,11 +14,12 @@ from elasticml.algorithms.cocoa.column_blocks import (
     MEANS,
     NORMS,
     ColumnBlock,
-    DiagonalHessian,
     mean_penalty,
+    no_columns,
 )
 from elasticml.algorithms.cocoa.coordinates import Settling
 from elasticml.algorithms.cocoa.local_descent import LocalDescent, Part
+from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
 from elasticml.algorithms.parallel import runs
 from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
@@ -98,14 +99,14 @@ class PrimalCocoaSolver:
         ready = [chunk for chunk in chunks if COEFS.is_ready(chunk, exchange)]
         sigma = max(1.0, float(work.parameters["damping"]) * work.members)
         h = work.model.get("curvature")
-        hessian = DiagonalHessian(root=root, h=None if h is None else np.array(h))
+        none = no_columns(root, None if h is None else np.array(h))
         centred, parts = bool(work.parameters["centred"]), []
         for chunk in stream_chunks(ready):
             block, (w, _) = self._blocks[chunk.id], COEFS.settled([chunk], exchange)
             COEFS.write([chunk], w, exchange.serial)
-            parts.append(Part(block, w.copy(), block.weighted(hessian, centred=centred)))
+            parts.append(Part(block, w.copy(), block.weighted(none, centred=centred)))
         u, penalty = residual / sigma, self._penalty(work, sigma)
-        descent = LocalDescent(parts=parts, u=u, hessian=hessian, penalty=penalty)
+        descent = LocalDescent(parts=parts, u=u, penalty=penalty)
         seeds = (int(work.parameters["seed"]), int(work.parameters["serial"]))
         descent.run(float(work.parameters["local_epochs"]), np.random.default_rng(seeds))
         sizes, inner = np.zeros(2), np.zeros(2)
@@ -118,7 +119,7 @@ class PrimalCocoaSolver:
         columns = sum(part.block.features.size for part in parts)
         unset = sum(block.features.size for block in self._blocks.values()) - columns
         return {
-            "dv": self._moved(descent, residual / sigma),
+            "dv": self._moved(descent, residual / sigma, none),
             "sizes": sizes,
             "inner": inner,
             "visited": np.array(float(descent.visited)),
@@ -130,11 +131,10 @@ class PrimalCocoaSolver:
         """Return the penalty of the sum over examples, divided into parts."""
         return mean_penalty(self._settings).times(float(work.parameters["weight"]), parts)
 
-    def _moved(self, descent: LocalDescent, first: F64) -> F64:
+    def _moved(self, descent: LocalDescent, first: F64, none: WeightedColumns) -> F64:
         """Return the change of the predictions since the slope was ``first``, (n,)."""
-        hessian = descent.hessian
-        if hessian.h is None:
-            return first - descent.u - descent.shift * hessian.root
+        if not none.h.size:
+            return first - descent.u - descent.shift * none.root
         adjoint, offset = make_adjoint(self._facts.layout, first.size), 0.0
         for part in descent.parts:
             step = COEFS.step(part.block.chunk)
@@ -143,7 +143,7 @@ class PrimalCocoaSolver:
                 offset += float(part.columns.means @ step)
         moved = np.zeros(first.size)
         adjoint.result(moved)
-        return moved - offset * hessian.root
+        return moved - offset * none.root
 
     # --- certificates -------------------------------------------------------------------------
 

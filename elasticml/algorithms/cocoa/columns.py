@@ -290,8 +290,6 @@ class CocoaByColumns(Cocoa):
     sent: F64 = field(default_factory=lambda: np.zeros(0))
     #: (d,) coefficients that members replace theirs by in the next certificate.
     taken: F64 | None = None
-    #: Members with columns, at the last pass.
-    partitions: float = 0.0
     #: Whether the last exchange had all columns.
     is_whole: bool = False
 
@@ -371,19 +369,17 @@ class CocoaByColumns(Cocoa):
         step = problem.search(self.z, dv, penalty, problem.penalty.a1 * float(sizes[0]))
         self.z = problem.with_intercept(self.z + step.length * dv)[0]
         self.dual = None
-        self.partitions = float(arrays["partitions"])
         return step
 
     # --- solving on the driver ----------------------------------------------------------------
 
     def solves_here(self) -> bool:
-        """Whether several members have all columns, and it is time for an attempt."""
+        """Whether the members have all columns, and it is time for an attempt."""
         return self._may_gather() and self.working_set.waits <= 0
 
     def _may_gather(self) -> bool:
-        # A single member with all columns of a lasso needs no help.
-        is_alone = self.partitions < (2.0 if self.problem.classes is None else 1.0)
-        return self.settings.gathers and self.is_whole and not (is_alone or self.is_stale)
+        is_first = self.serial == 1  # at zero, nothing tells which columns are those of the model
+        return self.settings.gathers and self.is_whole and not (is_first or self.is_stale)
 
     def solve_here(self) -> Generator[Exchange, Outcome, bool]:
         """Gather the columns of a small model and solve for them; return whether this was done."""
