@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.row_kernels import KIND_CODES
-from elasticml.arrays import F64, address
+from elasticml.algorithms.cocoa.row_kernels import KIND_CODES, Reals
+from elasticml.arrays import F64, I64, address
 from elasticml.data.chunks.chunk import Chunk, Layout
 from elasticml.data.chunks.ngrams import (
     CODES_MAX,
@@ -62,31 +62,37 @@ class Piece:
         return self.chunk.n_rows
 
 
-def fill_row(table: NDArray[np.int64], number: int, piece: Piece, dtype: np.dtype[Any]) -> None:
-    """Write one chunk's addresses into row ``number`` of the table; all arrays must stay alive.
+class ChunkRows(NamedTuple):
+    """The rows of a member's chunks."""
 
-    The body's addresses are written by :func:`locate_body`. The first call makes room for what is
-    kept of a chunk with values of this type.
+    #: (chunks, N_FIELDS), int64, one chunk in each row.
+    table: I64
+    #: (any, GRAM_FIELDS), int64.
+    grams: I64
+    #: (0,), of the type of the chunks' values.
+    like: Reals
+    #: Consecutive rows of a bucket.
+    bucket: int
+
+
+def rows_of(pieces: Sequence[Piece], dtype: np.dtype[Any], bucket: int) -> ChunkRows:
+    """Return where the rows of pieces are, except for bodies: see :func:`locate_body`.
+
+    All arrays must stay alive. The first call makes room for what is kept of a chunk with values of
+    this type.
     """
-    chunk, cache = piece.chunk, piece.cache
-    if not cache.norms.size:
-        cache.norms, cache.skips = row_array(chunk, dtype), np.zeros(chunk.n_rows, np.uint8)
-    layout = chunk.layout
-    is_sequence = layout.kind == "sequence"
-    table[number] = (
-        KIND_CODES[layout.kind],
-        chunk.n_rows,
-        layout.length if is_sequence else layout.n_columns,
-        0,
-        0,
-        0,
-        address(piece.targets),
-        0 if piece.weights is None else address(piece.weights),
-        address(piece.alpha),
-        address(cache.norms),
-        address(cache.skips),
-        0 if piece.offsets is None else address(piece.offsets),
-    )
+    check(pieces, dtype)
+    table = np.zeros((len(pieces), N_FIELDS), np.int64)
+    for row, piece in zip(table, pieces, strict=True):
+        chunk, layout, cache = piece.chunk, piece.chunk.layout, piece.cache
+        if not cache.norms.size:
+            cache.norms, cache.skips = row_array(chunk, dtype), np.zeros(chunk.n_rows, np.uint8)
+        width = layout.length if layout.kind == "sequence" else layout.n_columns
+        row[:VALUES] = KIND_CODES[layout.kind], chunk.n_rows, width, 0, 0
+        own = piece.targets, piece.weights, piece.alpha, cache.norms, cache.skips, piece.offsets
+        row[TARGETS:] = [0 if array is None else address(array) for array in own]
+    grams = grams_of(pieces[0].chunk.layout) if pieces else np.zeros((0, GRAM_FIELDS), np.int64)
+    return ChunkRows(table, grams, np.empty(0, dtype), bucket)
 
 
 def locate_body(table: NDArray[np.int64], number: int, chunk: Chunk) -> None:

@@ -312,7 +312,7 @@ class FrozenLoss:
         curved = float(self._curvatures(step.radius) @ step.squares)
         total = self._whole.sum(axis=0)
         weight, second, reach = (total[c] for c in (WEIGHT, SECOND, REACH))
-        length, off = step.length, self._margin_error(weight, reach)
+        length, off = step.length, float(self._margin_error(weight, reach))
         slack = self._gamma * (total[FIRST] + math.sqrt(second * reach) * length)
         # Errors of the margins change losses by the slope, and slopes by the curvature, <= 2.
         slack += off * math.sqrt(second) + off * off + 2.0 * off * math.sqrt(reach) * length
@@ -330,80 +330,52 @@ class FrozenLoss:
         off = self._gamma_row * (2.0 + self._row_reach * float(np.linalg.norm(self._v0)))
         return lower - off, upper + off
 
-    def _margin_error(self, weight: float, reach: float) -> float:
+    def _margin_error(self, weight: F64, reach: F64) -> F64:
         """Bound ``sqrt(sum s e^2)`` where e is the rounding error of a margin."""
-        size = math.sqrt(2.0 * (weight + reach * float(self._v0 @ self._v0)))
-        return self._gamma_row * size
+        return self._gamma_row * np.sqrt(2.0 * (weight + reach * float(self._v0 @ self._v0)))
 
     def _hinge(self, step: _Step) -> float:
-        n_bins = self._plan.n_bins
-        products = self._vectors @ step.sent
+        """Bound ``sum s max(0, u)`` by the sums of each bin, and the limits of u in it."""
+        lin, q = (self._vectors @ step.sent).reshape(2, -1)
         lower, upper = self._edges()
-        total = 0.0
-        for b in range(n_bins):
-            row, whole = self._moments[b], self._whole[b]
-            if whole[ROWS] == 0.0 or upper[b] + step.radius <= 0.0:
-                continue
-            weight, second, reach = (whole[c] for c in (WEIGHT, SECOND, REACH))
-            off = self._margin_error(weight, reach)
-            moved = math.sqrt(reach) * step.length
-            # By Cauchy's inequality: the sizes of the terms, times their relative rounding error.
-            slack = self._gamma * math.sqrt(weight) * (math.sqrt(second) + moved)
-            slack += math.sqrt(weight) * off
-            slack_squares = self._gamma * (math.sqrt(second) + moved) ** 2
-            slack_squares += off * (2.0 * math.sqrt(second) + off + 2.0 * moved)
-            lin = float(row[FIRST] - products[b])
-            squares = float(row[SECOND] - 2.0 * products[n_bins + b] + step.squares[b])
-            total += _hinge_bin(
-                float(row[WEIGHT]),
-                lin,
-                slack,
-                max(squares, 0.0) + slack_squares,
-                float(lower[b]) - step.radius,
-                float(upper[b]) + step.radius,
-            )
-        return total
-
-
-def _hinge_bin(
-    weight: float, lin: float, slack: float, squares: float, least: float, most: float
-) -> float:
-    """Bound ``sum s max(0, u)`` over rows with ``least <= u <= most``.
-
-    Parameters
-    ----------
-    weight, squares : float
-        Upper bounds of ``sum s`` and ``sum s u^2``.
-    lin, slack : float
-        ``sum s u`` up to an error of ``slack``.
-    """
-    high, low = lin + slack, lin - slack
-    if least >= 0.0:
-        return max(high, 0.0)
-    best = 0.5 * (high + math.sqrt(weight * squares))
-    if math.isfinite(least):
-        best = min(best, _confined(weight, high, squares, -least))
-    if math.isfinite(most):
+        least, most = lower - step.radius, upper + step.radius
+        own, (weight, _, second, _, reach, rows) = self._moments, self._whole.T
+        off, moved = self._margin_error(weight, reach), np.sqrt(reach) * step.length
+        # By Cauchy's inequality: the sizes of the terms, times their relative rounding error.
+        size = np.sqrt(second) + moved
+        slack = np.sqrt(weight) * (self._gamma * size + off)
+        squares = np.maximum(own[:, SECOND] - 2.0 * q + step.squares, 0.0)
+        squares += self._gamma * size**2 + off * (2.0 * size + off)
+        high, low = own[:, FIRST] - lin + slack, own[:, FIRST] - lin - slack
+        best = np.minimum(
+            0.5 * (high + np.sqrt(own[:, WEIGHT] * squares)),
+            _confined(own[:, WEIGHT], high, squares, -least),
+        )
         # max(0, u) = u + max(0, -u), and -u >= -most.
-        best = min(best, high + _confined(weight, -low, squares, most))
-    return max(best, 0.0)
+        best = np.minimum(best, high + _confined(own[:, WEIGHT], -low, squares, most))
+        best = np.maximum(np.where(least >= 0.0, high, best), 0.0)
+        return float(best[(rows > 0.0) & (most > 0.0)].sum())
 
 
-def _confined(weight: float, lin: float, squares: float, depth: float) -> float:
-    """Bound ``sum s max(0, u)`` where ``u >= -depth``, from upper bounds of the sums.
+def _confined(weight: F64, lin: F64, squares: F64, depth: F64) -> F64:
+    """Bound ``sum s max(0, u)`` of each bin where ``u >= -depth``, from upper bounds of the sums.
 
     With ``t = u + depth >= 0``, the parabola ``(1 - 2 depth / p) t + (depth / p^2) t^2`` touches
     ``t - depth`` at p. For ``p >= 2 depth`` it is nonnegative, hence never below ``max(0, u)``.
+    Infinite where the depth is.
     """
+    is_known = np.isfinite(depth)
+    depth = np.where(is_known, np.maximum(depth, 0.0), 0.0)
     # Add the rounding error of these sums themselves.
-    size = abs(lin) + depth * weight
+    size = np.abs(lin) + depth * weight
     first = lin + depth * weight + 4.0 * UNIT * size
     second = squares + 2.0 * depth * lin + depth * depth * weight
     second += 8.0 * UNIT * (squares + 2.0 * depth * size)
-    if first <= 0.0 or second <= 0.0:
-        return 0.0
-    touch = max(2.0 * depth, second / first)
-    return max((1.0 - 2.0 * depth / touch) * first + depth / (touch * touch) * second, 0.0)
+    is_some = (first > 0.0) & (second > 0.0)
+    touch = np.maximum(2.0 * depth, np.divide(second, first, out=np.ones_like(lin), where=is_some))
+    share = depth / np.where(touch > 0.0, touch, 1.0)
+    bound = (1.0 - 2.0 * share) * first + share / np.where(touch > 0.0, touch, 1.0) * second
+    return np.where(is_known, np.where(is_some, np.maximum(bound, 0.0), 0.0), np.inf)
 
 
 def _gamma(n: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,14 +226,8 @@ class LocalSolver:
         intercept_scaling: float | None,
         options: PassOptions = PassOptions(),
     ) -> None:
-        bucket = options.bucket
-        if bucket is not None and bucket < 1:
-            raise ValueError(f"bucket is {bucket}, wanted at least 1")
-        self._loss = loss
+        self._loss, self._options = loss, options
         self._dtype = np.dtype(dtype)
-        self._like: NDArray[Any] = np.empty(0, self._dtype)
-        self._bucket_wanted = bucket
-        self._bucket = bucket_for(0) if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._shrinking = Shrinking() if options.shrink else None
         #: The model at the start of the last pass.
@@ -242,12 +236,9 @@ class LocalSolver:
         self._repeats = False
         #: (1,) how often the steps of threads count in their replicas, see ``damping``.
         self._damping = np.array([math.inf])
-        self._grow = options.grow
-        self._values_per_thread = options.values_per_thread
         self._pieces: tuple[Piece, ...] = ()
-        self._table = np.zeros((0, chunk_pointers.N_FIELDS), np.int64)
         self._orders = VisitOrder(skips=options.skip)
-        self._grams = np.zeros((0, chunk_pointers.GRAM_FIELDS), np.int64)
+        self._rows = chunk_pointers.rows_of([], self._dtype, 1)
         self._weight, self._stored = 0.0, 0
         #: The pieces were measured, or stream and are measured when they are loaded.
         self._is_measured = True
@@ -264,16 +255,11 @@ class LocalSolver:
         """
         if chunk_pointers.is_same(self._pieces, pieces):
             return
-        chunk_pointers.check(pieces, self._dtype)
         self._pieces = tuple(pieces)
-        self._grams = chunk_pointers.grams_of(pieces[0].chunk.layout) if pieces else self._grams
-        self._table = np.zeros((len(pieces), chunk_pointers.N_FIELDS), np.int64)
-        for number, piece in enumerate(pieces):
-            chunk_pointers.fill_row(self._table, number, piece, self._dtype)
         self._stored = chunk_pointers.total_stored(pieces)
-        if self._bucket_wanted is None:
-            self._bucket = bucket_for(self._stored)
-        self._orders.bind(pieces, self._bucket)
+        bucket = self._options.bucket or bucket_for(self._stored)
+        self._rows = chunk_pointers.rows_of(pieces, self._dtype, bucket)
+        self._orders.bind(pieces, bucket)
         self._is_measured = self._orders.store is not None
         self._weight = chunk_pointers.total_weight(pieces)
 
@@ -283,12 +269,13 @@ class LocalSolver:
 
     def _measure(self, number: int) -> None:
         """Store the addresses of a loaded body, and compute its rows' squared norms once."""
-        if not self._table[number, chunk_pointers.VALUES]:
-            chunk_pointers.locate_body(self._table, number, self._pieces[number].chunk)
-        cached = self._pieces[number].cache
-        if not cached.is_measured:
-            sdca_kernels.write_norms(self._table[number], self._grams, self._like)
-            cached.is_measured = True
+        table, grams, like, _ = self._rows
+        if not table[number, chunk_pointers.VALUES]:
+            chunk_pointers.locate_body(table, number, self._pieces[number].chunk)
+        cache = self._pieces[number].cache
+        if not cache.is_measured:
+            sdca_kernels.write_norms(table[number], grams, like)
+            cache.is_measured = True
 
     def run(self, v: F64, request: PassRequest, parallel: Parallel) -> PassResult:
         """Visit the rows in random order and update their dual variables in place.
@@ -398,7 +385,6 @@ class LocalSolver:
         slices = parallel_epoch.Slices(order, ends, factors, total, before)
         counters = np.zeros(16, np.int64)
         results = parallel_epoch.SliceResults(np.zeros((n_parts, 8)), np.zeros((n_parts, 8)), sums)
-        rows = sdca_kernels.ChunkRows(self._table, self._grams, self._like, self._bucket)
         dual = sdca_kernels.LocalDual(
             loss=self._loss.terms,
             l2_total=plan.request.l2_total,
@@ -409,7 +395,7 @@ class LocalSolver:
         def work(_: int) -> None:
             try:
                 parallel_epoch.run_tasks(
-                    slices, counters, replicas, self._damping, results, rows, dual
+                    slices, counters, replicas, self._damping, results, self._rows, dual
                 )
             except BaseException:
                 parallel_epoch.abort_tasks(counters)
@@ -419,7 +405,7 @@ class LocalSolver:
 
     def _slices(self, n_parts: int, size: int) -> int:
         """Return how often per epoch the threads' replicas of ``size`` coordinates are merged."""
-        n_batches, least = self._orders.n_batches, self._values_per_thread
+        n_batches, least = self._orders.n_batches, self._options.values_per_thread
         if n_parts == 1 or least <= 0:
             return n_batches
         worth = self._stored / n_parts // max(least // 4, VALUES_PER_COORDINATE * size)
@@ -427,13 +413,14 @@ class LocalSolver:
 
     def _parts(self, n_threads: int) -> int:
         """Return the number of parts of an epoch: no more than pay."""
-        least = self._values_per_thread
+        least = self._options.values_per_thread
         worth = n_threads if least <= 0 else self._stored // least
         return int(max(1, min(n_threads, worth)))
 
     def _grows(self, request: PassRequest) -> bool:
         """Whether the first pass is scaled to the rows seen so far, by a sample of their norms."""
-        if not self._grow or request.start or request.sigma is not None or request.epochs < 1.0:
+        is_other = request.start or request.sigma is not None or request.epochs < 1.0
+        if is_other or not self._options.grow:
             return False
         number = next(n for n, piece in enumerate(self._pieces) if piece.chunk.n_rows)
         self._measure(number)

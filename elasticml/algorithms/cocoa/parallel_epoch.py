@@ -21,9 +21,10 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from elasticml.algorithms.cocoa.chunk_pointers import ChunkRows
 from elasticml.algorithms.cocoa.damping import compiled_adapted
 from elasticml.algorithms.cocoa.row_kernels import row_of, start_of
-from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, ChunkRows, LocalDual, visit
+from elasticml.algorithms.cocoa.sdca_kernels import N_SUMS, LocalDual, visit
 from elasticml.arrays import F64, I64
 from elasticml.compiled import unchecked_kernel
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from elasticml.algorithms.cocoa import row_kernels
+from elasticml.algorithms.cocoa.chunk_pointers import ChunkRows
 from elasticml.algorithms.cocoa.row_kernels import Reals, pointer, prefetch, row_of
 from elasticml.arrays import F64, I32, I64
 from elasticml.compiled import unchecked_kernel
@@ -28,19 +29,6 @@ _U1: Final = np.empty(0, np.uint8)
 _LINE: Final = 64
 #: Maximum epochs for which a row is skipped: finite, so that the limit does not change.
 _SKIP_MAX: Final = 64.0
-
-
-class ChunkRows(NamedTuple):
-    """The rows of a member's chunks."""
-
-    #: (chunks, N_FIELDS), int64, see :mod:`elasticml.algorithms.cocoa.chunk_pointers`.
-    table: I64
-    #: (any, GRAM_FIELDS), int64.
-    grams: I64
-    #: (0,), of the type of the chunks' values.
-    like: Reals
-    #: Consecutive rows of a bucket.
-    bucket: int
 
 
 class LocalDual(NamedTuple):
