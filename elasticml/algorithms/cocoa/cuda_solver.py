@@ -9,6 +9,7 @@ Source: Snap ML, section 3.1, and section 3.2, "Asynchronous Data Streaming", wi
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -91,14 +92,6 @@ def batches_of(pieces: Sequence[Piece], room_bytes: float) -> list[tuple[Piece, 
         batches[-1].append(piece)
         taken += size
     return [tuple(batch) for batch in batches]
-
-
-def halves_of(batch: Sequence[Piece]) -> list[tuple[Piece, ...]]:
-    """Cut a batch of several pieces into two nonempty batches of similar size."""
-    sizes = np.cumsum([device_bytes(piece.chunk) for piece in batch])
-    middle = int(np.searchsorted(sizes, sizes[-1] / 2)) + 1
-    middle = min(middle, len(batch) - 1)
-    return [tuple(batch[:middle]), tuple(batch[middle:])]
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -359,20 +352,20 @@ class CudaSolver:
         model: _Model,
         unit: float,
     ) -> PassResult:
-        """Visit the rows of a batch, or of its halves where the device lacks memory for all.
+        """Visit the rows of a batch, or of parts where the device lacks memory for all.
 
         The batch's memory is free when the call returns. ``unit`` is ``sigma' / (l2 S)``.
         """
         rows = self._rows(batch)
         if rows is None:
-            halves = halves_of(batch)
+            parts = batches_of(batch, 0.5 * sum(device_bytes(piece.chunk) for piece in batch))
             at = self._batches.index(batch)
-            self._batches[at : at + 1] = halves
+            self._batches[at : at + 1] = parts
             done = [
-                self._visit(half, share, (*key, number), model, unit)
-                for number, half in enumerate(halves)
+                self._visit(part, share, (*key, number), model, unit)
+                for number, part in enumerate(parts)
             ]
-            return done[0].plus(done[1])
+            return functools.reduce(PassResult.plus, done)
         send_alpha(rows)
         order = _order(rows.n_rows, share, key)
         update = self._sub_epoch(rows, order, model, unit)
