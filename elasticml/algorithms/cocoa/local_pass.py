@@ -144,16 +144,14 @@ class PassPlan:
         return self.whole * self.n_parts
 
     @property
-    def learns(self) -> bool:
-        """Whether the parts' factor adapts from slice to slice, except in a first pass."""
-        return self.n_slices > 1 and self.request.sigma is None and self.request.searches
+    def adapts(self) -> bool:
+        """Whether the parts' factor is below the safe one: a line search follows."""
+        return self.request.sigma is None and self.request.searches
 
     @property
     def factor(self) -> float:
-        """The parts' sigma' where it does not adapt."""
-        if self.is_first or self.request.sigma is not None or not self.request.searches:
-            return self.safe
-        return self.request.sigma_of(self.own_weight / self.n_parts)
+        """The parts' sigma' in a single slice; several adapt it, except in a scaled first pass."""
+        return self.request.sigma_of(self.own_weight / self.n_parts) if self.adapts else self.safe
 
 
 class DualSolver(Protocol):
@@ -229,11 +227,7 @@ class LocalSolver:
         self._loss, self._options = loss, options
         self._dtype = np.dtype(dtype)
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
-        self._shrinking = Shrinking() if options.shrink else None
-        #: The model at the start of the last pass.
-        self._last: F64 | None = None
-        #: The pass starts from that model again, since the last one did not count.
-        self._repeats = False
+        self._shrinking = Shrinking()
         #: (1,) how often the steps of threads count in their replicas, see ``damping``.
         self._damping = np.array([math.inf])
         self._pieces: tuple[Piece, ...] = ()
@@ -309,7 +303,7 @@ class LocalSolver:
         self._damping[0] = min(self._damping[0], plan.n_parts)
         replicas = Replicas.of(v, plan.n_parts, plan.whole, self._dtype)
         sums, gaps = np.zeros(sdca_kernels.N_SUMS), []
-        whole = plan.is_first or self._repeats
+        whole = plan.is_first or self._shrinking.repeats
         for epoch, key, share in request.turns():
             seen = 0 if plan.is_first and epoch == 0 else None
             sums[3] = 0.0  # the gap is that of the last epoch
@@ -331,8 +325,9 @@ class LocalSolver:
 
     def _plan(self, v: F64, request: PassRequest, n_threads: int) -> PassPlan:
         """Plan a pass."""
-        if not request.start:
-            self._begin(v)
+        if not request.start and self._shrinking.begin(v):
+            for piece in self._pieces:
+                piece.cache.skips[:] = 0
         n_parts = self._parts(n_threads)
         is_untouched = not (v.any() or any(piece.alpha.any() for piece in self._pieces))
         is_first = is_untouched and self._grows(request)
@@ -343,14 +338,6 @@ class LocalSolver:
             n_slices=self._slices(n_parts, v.size),
             is_first=is_first,
         )
-
-    def _begin(self, v: F64) -> None:
-        """Unshrink all rows where the model has jumped, or where the last pass did not count."""
-        last, self._last = self._last, v.copy()
-        self._repeats = last is not None and np.array_equal(v, last)
-        if self._shrinking is not None and self._shrinking.begin(v, last):
-            for piece in self._pieces:
-                piece.cache.skips[:] = 0
 
     def _run_slices(
         self,
@@ -377,7 +364,7 @@ class LocalSolver:
             # Each thread assumes that the others have seen a like share of their rows.
             total = plan.own_weight / n_parts
             before = total * (seen + ends[:-1]) / self._orders.size
-        elif plan.learns:
+        elif plan.adapts and plan.n_slices > 1:
             factors[:] = 0.0
             if n_slices >= _SAFE_FROM:
                 # If the threads overshoot, a last slice at the safe factor corrects it.
@@ -389,7 +376,7 @@ class LocalSolver:
             loss=self._loss.terms,
             l2_total=plan.request.l2_total,
             intercept=self._intercept,
-            reach=0.0 if self._shrinking is None else self._shrinking.reach,
+            reach=self._shrinking.reach if self._options.shrink else 0.0,
         )
 
         def work(_: int) -> None:

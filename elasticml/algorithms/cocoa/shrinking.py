@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from elasticml.algorithms.cocoa.line_search import products
 from elasticml.arrays import F64
 
@@ -28,29 +30,29 @@ class Shrinking:
     def __init__(self) -> None:
         #: The epochs to skip a row per unit of slack and of inverse length; 0: no row.
         self.reach = 0.0
-        #: The shortest model step since all rows were unshrunk.
-        self._shortest = math.inf
+        #: The pass starts from the model of the last one, which did not count: its steps were not
+        #: taken, or it is repeated.
+        self.repeats = False
+        #: The shortest model step since all rows were unshrunk, and the model of the last pass.
+        self._shortest, self._last = math.inf, np.zeros(0)
 
-    def begin(self, v: F64, last: F64 | None) -> bool:
-        """Start a pass; return whether to unshrink all rows.
+    def begin(self, v: F64) -> bool:
+        """Start a pass from a model (D,); return whether to unshrink all rows.
 
-        Where the model has not moved, the last pass counts for nothing: its steps were not taken,
-        or it is repeated. The skips that it set belong to a model that there is not.
-
-        Parameters
-        ----------
-        v, last : ndarray (D,)
-            The model, and that of the last pass, if there was one.
+        Skips that were set by a pass that did not count belong to a model that there is not.
         """
-        if last is None or last.size != v.size:
+        last, self._last = self._last, v.copy()
+        self.repeats = False
+        if last.size != v.size:
             self.reach = 0.0
             return True
         step = v - last
         moved = math.sqrt(products(step, step)[1])
-        has_jumped = moved == 0.0 or moved > _JUMP * self._shortest or not v.any()
+        self.repeats = moved == 0.0
+        has_jumped = self.repeats or moved > _JUMP * self._shortest or not v.any()
         if has_jumped:
             self._shortest = math.inf
-        if moved > 0.0:
+        if not self.repeats:
             self._shortest = min(self._shortest, moved)
             self.reach = 1.0 / (_TYPICAL_SHARE * moved)
         return has_jumped
