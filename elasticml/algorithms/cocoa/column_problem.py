@@ -130,11 +130,6 @@ class Problem:
         return self.loss.name == "squared"
 
     @property
-    def scale(self) -> float:
-        """The norm against which margins are compared: the targets', or that of ones."""
-        return float(np.linalg.norm(self._y) if self.is_squared else np.sqrt(self.total))
-
-    @property
     def roots(self) -> dict[str, F64]:
         """The arrays of the weights in an exchange."""
         return {} if self.root is None else {"root": self.root}

@@ -32,7 +32,7 @@ from elasticml.algorithms.cocoa.column_problem import Problem
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
 from elasticml.algorithms.cocoa.line_search import LineModel
-from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step, check_warm_start
+from elasticml.algorithms.cocoa.trainer import Cocoa, Step, check_warm_start
 from elasticml.algorithms.cocoa.working_set import INNER, WorkingSet
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.linear.duality import Dual
@@ -157,7 +157,7 @@ def _train(
         problem=problem,
         summary=summary,
         known=CertifiedColumns(lengths=np.sqrt(summary.norms), coef=coef),
-        z=problem.with_intercept(np.zeros(facts.n_columns))[0],
+        image=problem.with_intercept(np.zeros(facts.n_columns))[0],
         working_set=WorkingSet(n=facts.n_columns, centred=settings.intercept),
         gap_schedule=GapSchedule(
             every=settings.given_gap_every, target=settings.gap_to_reach(0.0), rows=summary.d
@@ -274,14 +274,12 @@ def check_finite(certificate: Certificate, settings: PrimalCoCoA) -> Certificate
 
 @dataclass(slots=True, kw_only=True)
 class CocoaByColumns(Cocoa):
-    """A job by columns: the margins between rounds."""
+    """A job by columns: the image (n,) is the margins times the square roots of the weights."""
 
     settings: PrimalCoCoA
     problem: Problem
     summary: ColumnSummary
     known: CertifiedColumns
-    #: (n,) margins of the model unless it is stale, times the square roots of the weights.
-    z: F64
     working_set: WorkingSet
     #: The lower bound of the last certificate; None if a pass was made or columns changed since.
     dual: Dual | None = None
@@ -303,7 +301,7 @@ class CocoaByColumns(Cocoa):
 
     def ask_certificate(self, *, waits: bool) -> Exchange:
         """Send a dual feasible residual, and the last model for chunks without coefficients."""
-        self.sent = self.problem.dual_residual(self.z)
+        self.sent = self.problem.dual_residual(self.image)
         taken, self.taken = self.taken, None
         coef, n = self.known.coef, self.sent.shape
         d = coef.shape
@@ -322,32 +320,29 @@ class CocoaByColumns(Cocoa):
             parameters={"parts": not waits, "centred": self.settings.intercept},
         )
 
-    def certified(self, outcome: Outcome) -> Certified:
+    def certified(self, outcome: Outcome) -> Certificate:
         """Compute the objective, a lower bound of it, and the margins."""
-        problem, former = self.problem, self.z
+        problem = self.problem
         arrays = {name: np.asarray(values) for name, values in outcome.arrays.items()}
         absent = outcome.absent_examples > 0
         slack = self.known.take(self.sent, arrays, arrays["here"] > 0.5 if absent else None)
         assert self.known.image is not None
-        self.z, intercept = problem.with_intercept(self.known.image)
-        coef, total, norm = self.known.coef, problem.total, problem.scale
+        self.image, intercept = problem.with_intercept(self.known.image)
+        coef, total = self.known.coef, problem.total
         self.dual = problem.dual(coef, self.sent, self.known.slopes, slack)
         certificate = Certificate(
-            primal=problem.primal(coef, self.z) / total,
+            primal=problem.primal(coef, self.image) / total,
             dual=self.dual.value / total,
             v=np.append(coef, intercept),
         )
-        return Certified(
-            certificate=check_finite(certificate, self.settings),
-            drift=float(np.linalg.norm(self.z - former)) / norm if norm else 0.0,
-        )
+        return check_finite(certificate, self.settings)
 
     # --- passes -------------------------------------------------------------------------------
 
     def ask_pass(self) -> Exchange:
         """Send the residual and the curvatures."""
         problem = self.problem
-        residual, curvature = problem.residual(self.z), problem.curvature(self.z)
+        residual, curvature = problem.residual(self.image), problem.curvature(self.image)
         curvatures = {} if curvature is None else {"curvature": curvature}
         counts = dict.fromkeys(("visited", "partitions", "unset"), ())
         return Exchange(
@@ -366,8 +361,8 @@ class CocoaByColumns(Cocoa):
             slope=-problem.penalty.a2 * float(inner[0]) - problem.penalty.a1 * float(sizes[1]),
             curvature=problem.penalty.a2 * float(inner[1]),
         )
-        step = problem.search(self.z, dv, penalty, problem.penalty.a1 * float(sizes[0]))
-        self.z = problem.with_intercept(self.z + step.length * dv)[0]
+        step = problem.search(self.image, dv, penalty, problem.penalty.a1 * float(sizes[0]))
+        self.image = problem.with_intercept(self.image + step.length * dv)[0]
         self.dual = None
         return step
 
@@ -398,7 +393,7 @@ class CocoaByColumns(Cocoa):
             gather = Exchange(
                 operation=cocoa_exchanges.GATHER,
                 model={"wanted": missing.astype(np.float64)},
-                returns={"columns": (missing.size, self.z.size), "found": missing.shape},
+                returns={"columns": (missing.size, self.image.size), "found": missing.shape},
                 is_long=True,
             )
             arrays = (yield from self.ask(gather)).arrays
@@ -414,7 +409,7 @@ class CocoaByColumns(Cocoa):
         if solution is None:
             working_set.ended(before, before)
             return False
-        self.taken, self.z = solution
+        self.taken, self.image = solution
         self.current, self.gamma_taken = None, 1.0
         yield from self.certify()
         working_set.ended(before, self.best.gap if self.best is not None else before)

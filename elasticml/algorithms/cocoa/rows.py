@@ -28,7 +28,7 @@ from elasticml.algorithms.cocoa.frozen_loss_bound import FrozenGroups, RowLimits
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule, smoothed_model
 from elasticml.algorithms.cocoa.line_search import LineModel, products
 from elasticml.algorithms.cocoa.scaled_chunks import check_scale
-from elasticml.algorithms.cocoa.trainer import Certified, Cocoa, Step, check_warm_start
+from elasticml.algorithms.cocoa.trainer import Cocoa, Step, check_warm_start
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.initial_model import initial_model
 from elasticml.algorithms.one_against_rest import train_classes
@@ -146,7 +146,7 @@ def _train(
         columns=columns,
         frozens=frozens,
         weight=weight_of_all(facts, targets),
-        v=v,
+        image=v,
         first_fill="map" if initial else "zero",
         single=facts.layout.dtype == "float32",
         gap_schedule=GapSchedule(
@@ -195,15 +195,13 @@ def scale_arrays(columns: Columns) -> dict[str, F64]:
 
 @dataclass(slots=True, kw_only=True)
 class CocoaByRows(Cocoa):
-    """A job by rows: the model between rounds."""
+    """A job by rows: the image is ``1/(l2 S) sum s_i alpha_i x_i``, in trained coordinates."""
 
     settings: CoCoA
     columns: Columns
     frozens: FrozenGroups
     #: S, the weight of all examples, present and absent.
     weight: float
-    #: In trained coordinates: ``1/(l2 S) sum s_i alpha_i x_i`` unless it is stale.
-    v: F64
     #: Where the dual variables start: at zero, or mapped from the model.
     first_fill: cocoa_exchanges.Fill
     #: The data and the members' kernels are float32.
@@ -226,7 +224,7 @@ class CocoaByRows(Cocoa):
     def ask_certificate(self, *, waits: bool) -> Exchange:
         """Send the model, or one near it with a better primal objective."""
         before = None if self.is_stale or self._is_near else self.before
-        self.sent = smoothed_model(self.settings.terms, self.v, before)
+        self.sent = smoothed_model(self.settings.terms, self.image, before)
         sent, statistics = self.columns.model(self.sent), self.frozens.shapes
         return Exchange(
             operation=cocoa_exchanges.CERTIFY,
@@ -243,11 +241,11 @@ class CocoaByRows(Cocoa):
             keep=True,
         )
 
-    def certified(self, outcome: Outcome) -> Certified | None:
+    def certified(self, outcome: Outcome) -> Certificate | None:
         """Add up both objectives; None if neither is known because examples are absent."""
         if outcome.absent_examples and self.frozens.plan is None:
             return None
-        arrays, own_v = outcome.arrays, self.v
+        arrays = outcome.arrays
         weight = float(arrays["weight"])
         if outcome.absent_examples == 0:
             self.weight = weight
@@ -255,16 +253,12 @@ class CocoaByRows(Cocoa):
         # In the dual problem an offset is linear: sum s_i coefficient_i offset_i.
         fixed = self.columns.fixed
         along_offset = 0.0 if fixed is None else float(image[fixed])
-        self.v = self.columns.up(image) / (self.settings.l2 * self.weight)
-        off, square = self.v - own_v, products(self.v, self.v)[1]
+        self.image = self.columns.up(image) / (self.settings.l2 * self.weight)
         certificate = self._certificate(arrays, self.weight - weight, along_offset)
         scale = self._scale(arrays)
         self.frozens.keep(outcome.exchange, self.sent, arrays, scale)
-        return Certified(
-            certificate=certificate,
-            drift=math.sqrt(products(off, off)[1] / square) if square else 0.0,
-            gamma=scale - 1.0,
-        )
+        self.gamma = scale - 1.0
+        return certificate
 
     def _certificate(
         self, arrays: Arrays, absent_weight: float, along_offset: float
@@ -277,7 +271,7 @@ class CocoaByRows(Cocoa):
         dual = float(arrays["dual"]) + self.frozens.dual() - along_offset
         return Certificate(
             primal=primal / self.weight + half * products(self.sent, self.sent)[1],
-            dual=dual / self.weight - half * products(self.v, self.v)[1],
+            dual=dual / self.weight - half * products(self.image, self.image)[1],
             v=self.sent,
             is_bound=is_bound,
         )
@@ -297,7 +291,7 @@ class CocoaByRows(Cocoa):
             return 1.0
         image, fixed = np.asarray(arrays["image"]), self.columns.fixed
         own = self.columns.up(image) / (self.settings.l2 * self.weight)
-        frozen = self.v - own
+        frozen = self.image - own
         along = self._along(
             frozen,
             own,
@@ -306,7 +300,7 @@ class CocoaByRows(Cocoa):
         )
         scale = min(max(along.best, 0.0), 1.0)
         if scale < 1.0:
-            self.v = frozen + scale * own
+            self.image = frozen + scale * own
         return scale
 
     # --- passes -------------------------------------------------------------------------------
@@ -319,8 +313,8 @@ class CocoaByRows(Cocoa):
         sums = dict.fromkeys(("dual", "curvature", *counts, ON_CUDA), ())
         return Exchange(
             operation=cocoa_exchanges.PASS,
-            model={"v": self.v, **scale_arrays(self.columns)},
-            returns={"dv": self.v.shape, **sums},
+            model={"v": self.image, **scale_arrays(self.columns)},
+            returns={"dv": self.image.shape, **sums},
             parameters={
                 "sigma": settings.given_sigma or 0.0,
                 "sigma_per_member": settings.gamma if is_paper else 0.0,
@@ -335,11 +329,11 @@ class CocoaByRows(Cocoa):
         arrays = outcome.arrays
         dv = np.asarray(arrays["dv"])
         along = self._along(
-            self.v, dv, dual=float(arrays["dual"]), curvature=float(arrays["curvature"])
+            self.image, dv, dual=float(arrays["dual"]), curvature=float(arrays["curvature"])
         )
         length = self.aggregation.length(along)
-        self.before, self.v = self.v, self.v + length * dv
-        if not np.all(np.isfinite(self.v)):
+        self.before, self.image = self.image, self.image + length * dv
+        if not np.all(np.isfinite(self.image)):
             raise JobFailedError(
                 "the model is not finite, wanted a finite one: algorithm.sigma is too small for "
                 "algorithm.gamma; leave both out",
@@ -360,7 +354,7 @@ class CocoaByRows(Cocoa):
 
     def arrays(self, shown: Certificate | None) -> Arrays:
         """Return a model in the users' form."""
-        return self.columns.arrays(self.v if shown is None else shown.v)
+        return self.columns.arrays(self.image if shown is None else shown.v)
 
     def history(self, outcome: Outcome | None) -> dict[str, Any]:
         """Return the counts of a pass: visited rows; on GPUs those and undone sub-epochs."""
@@ -374,13 +368,13 @@ class CocoaByRows(Cocoa):
         limits = self.frozens.limits
         known = None if limits is None else {"rows": limits.rows.tolist(), "target": limits.target}
         return (
-            {"v": self.v, **self.columns.state()},
+            {"v": self.image, **self.columns.state()},
             {"weight": self.weight, "limits": known},
         )
 
     def restore(self, resume: Resume) -> None:
         """Restore the model, from which the next certificate maps the dual variables."""
-        self.v, self.weight = np.array(resume.arrays["v"]), float(resume.values["weight"])
+        self.image, self.weight = np.array(resume.arrays["v"]), float(resume.values["weight"])
 
     @property
     def _is_near(self) -> bool:

@@ -37,7 +37,7 @@ from elasticml.algorithms.base import (
 )
 from elasticml.algorithms.cocoa.damping import Aggregation
 from elasticml.algorithms.cocoa.gap_schedule import Certificate, GapSchedule
-from elasticml.algorithms.cocoa.line_search import LineModel
+from elasticml.algorithms.cocoa.line_search import LineModel, products
 from elasticml.arrays import F64
 from elasticml.errors import ConfigError
 from elasticml.specification.algorithms import CoCoA, PrimalCoCoA
@@ -73,17 +73,6 @@ class Step:
     gap: float = math.nan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certified:
-    """A certificate, and what it tells of rounding."""
-
-    certificate: Certificate
-    #: Relative distance of what was recomputed from what the trainer had.
-    drift: float
-    #: The share of all coordinates that the next exchange adds; below 0 it scales them down.
-    gamma: float = 0.0
-
-
 @dataclass(slots=True, kw_only=True)
 class Cocoa:
     """A job between exchanges: its certificates, its damping, and what its chunks lack.
@@ -93,6 +82,8 @@ class Cocoa:
     """
 
     settings: CoCoA | PrimalCoCoA
+    #: What the members' coordinates add up to, unless it is stale: the model, or the margins.
+    image: F64
     gap_schedule: GapSchedule
     aggregation: Aggregation
     local_epochs: float
@@ -131,8 +122,12 @@ class Cocoa:
         """Return the exchange for both objectives; it ``waits`` until nothing is absent."""
         raise NotImplementedError
 
-    def certified(self, outcome: Outcome) -> Certified | None:
-        """Return the certificate, and recompute the model; None if nothing is known."""
+    def certified(self, outcome: Outcome) -> Certificate | None:
+        """Return the certificate, and recompute the image; None if nothing is known.
+
+        It may set ``gamma``, the share of all coordinates that the next exchange adds; below 0 it
+        scales them down.
+        """
         raise NotImplementedError
 
     def ask_pass(self) -> Exchange:
@@ -200,15 +195,16 @@ class Cocoa:
         self.gamma = 0.0
         # Coordinates may have been lost since the last pass although no member is missing now.
         lost = self.serial > 1 and float(outcome.arrays["unset"]) > 0.0
-        stale = self.is_stale or lost
+        stale, before = self.is_stale or lost, self.image
         found = self.certified(outcome)
         if found is None:
             self.is_stale = True
             return
         if not stale and self.serial > 1:
-            self.drift = found.drift
+            off, square = self.image - before, products(self.image, self.image)[1]
+            self.drift = math.sqrt(products(off, off)[1] / square) if square else 0.0
         self.resyncs += stale
-        self.is_stale, self.gamma, self.current = False, found.gamma, found.certificate
+        self.is_stale, self.current = False, found
         self.best = self.current if self.best is None else self.current.better(self.best)
         check_first_objective(self.best.primal)
         self.gap_schedule.target = self.settings.gap_to_reach(self.best.primal)
