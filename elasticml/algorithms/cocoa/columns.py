@@ -131,11 +131,16 @@ def make_trainer(
     Raises
     ------
     ConfigError
-        When a setting is unknown or out of range, or does not fit the data.
+        When a setting is unknown or out of range, or does not fit the data: values are not float64.
     """
     checked = settings_from_section(PrimalCoCoA, settings)
     freezes = absent_rule(checked.name, absent) == "freeze"
-    check_data(facts)
+    layout = facts.layout
+    if layout.dtype != "float64" or layout.kind == "sequence":
+        raise ConfigError(
+            f"data are {layout.kind} of {layout.dtype}, wanted float64 numbers by columns for "
+            "primal_cocoa: em.from_arrays(X, y, by='columns')"
+        )
     return _train(checked, facts, initial_model(settings), freezes, resume)
 
 
@@ -171,22 +176,6 @@ def _train(
     return (yield from cocoa.train(resume, waits=True, certificates=certificates))
 
 
-def check_data(facts: DatasetStats) -> None:
-    """Refuse data whose chunks this algorithm cannot read.
-
-    Raises
-    ------
-    ConfigError
-        When values are not float64.
-    """
-    layout = facts.layout
-    if layout.dtype != "float64" or layout.kind == "sequence":
-        raise ConfigError(
-            f"data are {layout.kind} of {layout.dtype}, wanted float64 numbers by columns for "
-            "primal_cocoa: em.from_arrays(X, y, by='columns')"
-        )
-
-
 def collect_problem(
     settings: PrimalCoCoA, facts: DatasetStats, initial: Mapping[str, F64]
 ) -> Generator[Exchange, Outcome, tuple[Problem, ColumnSummary]]:
@@ -197,7 +186,8 @@ def collect_problem(
     ConfigError
         When the warm start has other features.
     DataError
-        When the data are not by columns, or a column's squared norm is not finite.
+        When the data are not by columns, the labels are not of two classes, or a column's squared
+        norm is not finite.
     """
     n = (facts.n_columns,)
     outcome = yield Exchange(
@@ -206,8 +196,24 @@ def collect_problem(
         returns={"target": n, "root": n, "counts": (3,)},
         require="everybody",
     )
-    problem = problem_of(settings, outcome.arrays)
-    d = int(outcome.arrays["counts"][0])
+    arrays = outcome.arrays
+    counts = [int(count) for count in arrays["counts"]]
+    if counts[0] < 1 or counts[1] != 1 or counts[2] > 1:
+        raise DataError(
+            f"the data have {counts[0]} columns, {counts[1]} rows of targets and {counts[2]} "
+            "of weights, wanted at least 1, 1, and 0 or 1: they are by rows; give "
+            "primal_cocoa em.from_arrays(X, y, by='columns')"
+        )
+    y, root = np.array(arrays["target"]), np.array(arrays["root"]) if counts[2] else None
+    problem = Problem.of(
+        y,
+        root,
+        MarginLoss(settings.loss, settings.terms),
+        mean_penalty(settings),
+        class_weight=settings.class_weight,
+        intercept=settings.intercept,
+    )
+    d = counts[0]
     check_warm_start(initial, d)
     outcome = yield Exchange(
         operation=cocoa_exchanges.COLUMNS,
@@ -217,7 +223,6 @@ def collect_problem(
         require="everybody",
     )
     norms, means = (np.array(outcome.arrays[name]) for name in ("norms", "means"))
-    root = problem.roots.get("root")
     weight = facts.n_columns if root is None else float(root @ root)
     with np.errstate(over="ignore", invalid="ignore"):
         huge = np.flatnonzero(~np.isfinite(norms + weight * means**2))
@@ -227,32 +232,6 @@ def collect_problem(
             "values are too large; divide the feature by its largest value"
         )
     return problem, ColumnSummary(norms=norms, means=means, classes=problem.classes)
-
-
-def problem_of(settings: PrimalCoCoA, arrays: Arrays) -> Problem:
-    """Make the problem from the targets exchange's arrays.
-
-    Raises
-    ------
-    DataError
-        When the data are not by columns, or the labels are not of two classes.
-    """
-    counts = [int(count) for count in arrays["counts"]]
-    if counts[0] < 1 or counts[1] != 1 or counts[2] > 1:
-        raise DataError(
-            f"the data have {counts[0]} columns, {counts[1]} rows of targets and {counts[2]} "
-            "of weights, wanted at least 1, 1, and 0 or 1: they are by rows; give "
-            "primal_cocoa em.from_arrays(X, y, by='columns')"
-        )
-    y, root = np.array(arrays["target"]), np.array(arrays["root"]) if counts[2] else None
-    return Problem.of(
-        y,
-        root,
-        MarginLoss(settings.loss, settings.terms),
-        mean_penalty(settings),
-        class_weight=settings.class_weight,
-        intercept=settings.intercept,
-    )
 
 
 def check_finite(certificate: Certificate, settings: PrimalCoCoA) -> Certificate:

@@ -402,15 +402,10 @@ class FrozenGroup:
 
     #: ``sum s_i (-loss*)`` of its frozen dual variables.
     dual: float
-    #: ``sum s_i alpha_i x_i`` in sent coordinates; None if the dual variables are zero.
-    image: F64 | None
-    weight: float | None
-    #: None if only the longest row is known.
-    loss: FrozenLoss | None
-
-
-#: The contribution of a group of which no member has kept anything.
-UNKNOWN_GROUP: Final = FrozenGroup(dual=0.0, image=None, weight=None, loss=None)
+    #: ``sum s_i alpha_i x_i`` in sent coordinates.
+    image: F64
+    weight: float
+    loss: FrozenLoss
 
 
 @dataclass(slots=True, kw_only=True)
@@ -422,7 +417,8 @@ class FrozenGroups:
     #: None if the job waits for absent examples.
     plan: BoundPlan | None
     limits: RowLimits | None = None
-    groups: dict[GroupId, FrozenGroup] = field(default_factory=dict)
+    #: None: no member has kept anything of it, and its dual variables are zero.
+    groups: dict[GroupId, FrozenGroup | None] = field(default_factory=dict)
     #: Of the last certificates: model, sums, and the factor of the dual variables after it.
     kept: dict[ExchangeId, tuple[F64, Arrays, float]] = field(default_factory=dict)
 
@@ -444,14 +440,14 @@ class FrozenGroups:
         for group in before - set(outcome.absent):
             del self.groups[group]
         for group in outcome.absent:
-            self.groups.setdefault(group, UNKNOWN_GROUP)
+            self.groups.setdefault(group, None)
         if outcome.opened is not None:
             self.groups[outcome.opened] = self._frozen(outcome.anchor)
         return set(self.groups) != before
 
-    def _frozen(self, anchor: Anchor | None) -> FrozenGroup:
+    def _frozen(self, anchor: Anchor | None) -> FrozenGroup | None:
         if self.plan is None or anchor is None or anchor.exchange not in self.kept:
-            return UNKNOWN_GROUP
+            return None
         assert self.limits is not None
         v0, whole, scale = self.kept[anchor.exchange]
         names = self.plan.shapes
@@ -470,16 +466,18 @@ class FrozenGroups:
             ),
         )
 
+    @property
+    def known(self) -> list[FrozenGroup]:
+        """The groups of which something was kept."""
+        return [group for group in self.groups.values() if group is not None]
+
     def dual(self) -> float:
         """Return the sum of ``s_i (-loss*)`` over all absent examples."""
-        return sum(frozen.dual for frozen in self.groups.values())
+        return sum(group.dual for group in self.known)
 
     def add_image(self, image: F64) -> F64:
         """Return ``image`` plus that of the absent examples."""
-        total = image.copy()
-        for frozen in self.groups.values():
-            if frozen.image is not None:
-                total += frozen.image
+        total: F64 = np.sum([image, *(group.image for group in self.known)], axis=0)
         return total
 
     def upper(self, v: F64, weight: float) -> float:
@@ -492,15 +490,10 @@ class FrozenGroups:
         weight : float
             Total weight of the absent examples.
         """
-        total, bounded_weight = 0.0, 0.0
-        for frozen in self.groups.values():
-            if frozen.loss is not None and frozen.weight is not None:
-                total += frozen.loss.upper(v)
-                bounded_weight += frozen.weight
-        remaining = weight - bounded_weight
-        if any(frozen.loss is None for frozen in self.groups.values()):
+        total = sum(group.loss.upper(v) for group in self.known)
+        if len(self.known) < len(self.groups):
             assert self.limits is not None
-            total += trivial_bound(
-                self.loss, max(remaining, 0.0), v, float(self.limits.rows[0]), self.limits.target
-            )
+            rest = max(weight - sum(group.weight for group in self.known), 0.0)
+            norm, target = float(self.limits.rows[0]), self.limits.target
+            total += trivial_bound(self.loss, rest, v, norm, target)
         return total
