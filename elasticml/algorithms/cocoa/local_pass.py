@@ -122,7 +122,6 @@ class PassResult:
 class PassPlan:
     """Constants of a pass."""
 
-    #: With damping 1 in a scaled first pass.
     request: PassRequest
     #: Weight of the member's own rows.
     own_weight: float
@@ -193,11 +192,11 @@ class PassOptions:
     #: For rows that stream from a disk: skip chunks for a while that hold almost nothing of the
     #: duality gap (DuHL).
     skip: bool = True
-    #: Scale a member's very first pass, from zero, as if the rows seen so far were all there are
-    #: (and use ``damping`` 1). Its dual variables then belong to a model of the right size from the
-    #: start, and the first pass does the work of three or four: see docs/performance.md. Members'
-    #: first models are averaged, so this is safe. It does not pay where a row's margin depends
-    #: mostly on the row's own dual variable.
+    #: Scale a member's very first pass, from zero, as if the rows seen so far were all there are.
+    #: Its dual variables then belong to a model of the right size from the start, and the first
+    #: pass does the work of three or four: see docs/performance.md. Members' first models are
+    #: averaged, so this is safe. It does not pay where a row's margin depends mostly on the row's
+    #: own dual variable.
     grow: bool = True
     #: Stored values below which another thread would cost more than it saves.
     values_per_thread: int = VALUES_PER_THREAD
@@ -332,7 +331,7 @@ class LocalSolver:
         is_untouched = not (v.any() or any(piece.alpha.any() for piece in self._pieces))
         is_first = is_untouched and self._grows(request)
         return PassPlan(
-            request=replace(request, damping=1.0) if is_first else request,
+            request=request,
             own_weight=self._weight,
             n_parts=n_parts,
             n_slices=self._slices(n_parts, v.size),

@@ -102,17 +102,12 @@ class GroupedSolver:
         dealt = self._deal(request.seed, request.serial)
         for solver, pieces in zip(self._solvers, dealt, strict=True):
             solver.bind(pieces)
-        # The very first steps are damped to the safe value on every level.
-        is_first = not v.any() and not any(piece.alpha.any() for piece in self._pieces)
-        if is_first:
-            request = replace(request, damping=1.0)
         whole = request.sigma_of(weight)
         total, gaps = PassResult(dv=np.zeros(v.size)), []
         for inner, (_, _, start), share in request.turns():
             r = v if inner == 0 else v + whole * total.dv
             one = replace(request, epochs=share, start=start)
-            is_safe = is_first and inner == 0
-            done = self._inner_round(r, whole, one, dealt, parallel, is_safe=is_safe)
+            done = self._inner_round(r, whole, one, dealt, parallel)
             total = total.plus(done)
             gaps.append(done.gap)
             if request.is_solved(gaps):
@@ -126,8 +121,6 @@ class GroupedSolver:
         one: PassRequest,
         dealt: Sequence[Sequence[Piece]],
         parallel: Parallel,
-        *,
-        is_safe: bool,
     ) -> PassResult:
         """Run a pass of all groups from the same model, and merge their steps by the line search.
 
@@ -141,13 +134,10 @@ class GroupedSolver:
             The request for this epoch of the member.
         dealt : sequence of sequence of Piece
             The rows of each group.
-        is_safe : bool
-            Damp the groups to the safe sigma'.
         """
         weights = [total_weight(pieces) for pieces in dealt]
         n_filled = sum(1 for weight in weights if weight > 0.0)
-        between = 1.0 if is_safe else self._aggregation.damping
-        sigma = whole * max(1.0, between * n_filled)
+        sigma = whole * max(1.0, self._aggregation.damping * n_filled)
 
         def work(k: int, team: Parallel) -> tuple[PassResult, list[F64]]:
             before = [piece.alpha.copy() for piece in dealt[k]]
