@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
 from elasticml.algorithms.base import Parallel
+from elasticml.arrays import F64
 
 
 class Serial:
@@ -90,6 +92,14 @@ def runs(chunks: Sequence[_Rows], n_runs: int) -> list[Sequence[_Rows]]:
     shares = ends[-1] * np.arange(1, n_runs) / n_runs
     cuts = sorted({0, len(chunks), *np.searchsorted(ends, shares, side="left").tolist()})
     return [chunks[low:high] for low, high in itertools.pairwise(cuts)]
+
+
+def sums_of(parts: Sequence[Mapping[str, F64]]) -> dict[str, F64]:
+    """Return the sums of the arrays of one or several parts, by name."""
+    return {
+        name: np.asarray(functools.reduce(np.add, [part[name] for part in parts]))
+        for name in parts[0]
+    }
 
 
 _Result = TypeVar("_Result")

@@ -20,7 +20,7 @@ from elasticml.algorithms.cocoa.column_blocks import (
 from elasticml.algorithms.cocoa.coordinates import Settling
 from elasticml.algorithms.cocoa.local_descent import LocalDescent, Part
 from elasticml.algorithms.cocoa.sweep_kernels import WeightedColumns
-from elasticml.algorithms.parallel import runs
+from elasticml.algorithms.parallel import runs, sums_of
 from elasticml.arrays import F64
 from elasticml.data.chunks.by_columns import ROOTS, TARGETS
 from elasticml.data.chunks.chunk import Chunk
@@ -177,10 +177,8 @@ class PrimalCocoaSolver:
                 sums[name] -= offsets[k] * root
             return {**parts, **sums, "unset": np.array(float(unset))}
 
-        total: dict[str, F64] = {name: np.zeros(shape) for name, shape in work.returns.items()}
-        for part in parallel.map(run, runs(chunks, parallel.n_threads)):
-            total = {name: values + part[name] for name, values in total.items()}
-        return total
+        parts = parallel.map(run, runs(chunks, parallel.n_threads) or [[]])
+        return {name: a for name, a in sums_of(parts).items() if name in work.returns}
 
     def _settle(self, work: Work, block: ColumnBlock, sent_coef: F64) -> int:
         """Settle a chunk, or fill in its coefficients; return how many were not up to date."""

@@ -38,14 +38,15 @@ class DualBlock:
         #: Where each chunk's rows are.
         self.slices = [slice(a, b) for a, b in itertools.pairwise(stops.tolist())]
         self._offsets = 8 * stops[:-1]
-        labels = [np.asarray(chunk.labels, np.float64) for chunk in chunks]
-        each = [targets.weights(y, c.weights) for y, c in zip(labels, chunks, strict=True)]
-        self.targets = kept(chunks[0], np.concatenate([targets.of(y) for y in labels]))
+        labels = np.concatenate([np.asarray(chunk.labels, np.float64) for chunk in chunks])
+        sample = None
+        if any(chunk.weights is not None for chunk in chunks):
+            ones = [np.ones(c.n_rows) if c.weights is None else c.weights for c in chunks]
+            sample = np.concatenate(ones)
+        weights = targets.weights(labels, sample)
+        self.targets = kept(chunks[0], targets.of(labels))
         #: Sample weight times class weight; None if all are one.
-        self.weights: F64 | None = None
-        if any(own is not None for own in each):
-            ones = [np.ones(y.size) if s is None else s for y, s in zip(labels, each, strict=True)]
-            self.weights = kept(chunks[0], np.concatenate(ones))
+        self.weights = None if weights is None else kept(chunks[0], weights)
         self.weight = float(self.n_rows if self.weights is None else self.weights.sum())
         release(chunks)  # their labels were read
         #: The rows that a pass visits, a piece of each chunk, and the dual variables that it

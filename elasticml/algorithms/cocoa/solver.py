@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,27 +33,17 @@ from elasticml.algorithms.cocoa.rows import section_of_class
 from elasticml.algorithms.cocoa.scaled_chunks import scaled_chunk
 from elasticml.algorithms.cocoa.solver_groups import GroupedSolver
 from elasticml.algorithms.one_against_rest import ClassesSolver
-from elasticml.algorithms.parallel import map_chunks, runs
+from elasticml.algorithms.parallel import map_chunks, runs, sums_of
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, n_models, offset_column, targets_for
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.chunks.products import Adjoint, Forward, make_adjoint, make_forward
+from elasticml.data.chunks.products import Forward, make_adjoint, make_forward
 from elasticml.data.out_of_core.store import release, store_of, stream_chunks
 from elasticml.data.source import DatasetStats
 from elasticml.ids import ChunkId
 from elasticml.objectives.loss_kernels import MarginLoss
 from elasticml.specification.algorithms import CoCoA, settings_from_section
-
-
-@dataclass(slots=True)
-class _CertificateSums:
-    """Sums of a certificate over a thread's chunks."""
-
-    adjoint: Adjoint
-    binned: dict[str, F64]
-    #: Primal, dual, weight, unset rows, and the sum of the coefficients.
-    values: F64 = field(default_factory=lambda: np.zeros(5))
 
 
 class CocoaSolver:
@@ -283,37 +272,30 @@ class CocoaSolver:
         #: Each chunk's contribution to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
 
-        def run(part: Sequence[DualBlock]) -> _CertificateSums:
-            adjoint = make_adjoint(self._facts.layout, d)
-            sums = _CertificateSums(adjoint, {} if plan is None else plan.zeros())
+        def run(part: Sequence[DualBlock]) -> dict[str, F64]:
+            adjoint, sums = make_adjoint(self._facts.layout, d), np.zeros(5)
+            image, binned = np.zeros(sent.size), {} if plan is None else plan.zeros()
             for rows in part if is_blank else _loaded(part):
                 margins = self._margins(rows, forward, float(sent[d]) if sent.size > d else 0.0)
-                before = sums.values[0] - sums.values[1]
-                coefficients = self._add_objectives(work, rows, margins, sums)
+                own, coefficients = self._objectives(work, rows, margins)
+                sums += own
                 if not is_blank:
-                    sums.adjoint.add_all(rows.bodies, rows.places_in(coefficients))
+                    adjoint.add_all(rows.bodies, rows.places_in(coefficients))
                 if plan is not None:
-                    self._add_statistics(work, plan, rows, margins, sums.binned)
+                    self._add_statistics(work, plan, rows, margins, binned)
                 if rows.chunks[0].out_of_core is not None:
-                    growth = sums.values[0] - sums.values[1] - before
-                    gap = growth + products(margins, coefficients)[0]
-                    importance[rows.chunks[0].id] = gap
-            return sums
+                    gap = own[0] - own[1] + products(margins, coefficients)[0]
+                    importance[rows.chunks[0].id] = float(gap)
+            adjoint.result(image[:d])
+            image[d:] = sums[4]
+            names = ("primal", "dual", "weight", "unset")
+            return {**dict(zip(names, map(np.array, sums), strict=False)), "image": image, **binned}
 
-        total, image = np.zeros(5), np.zeros(sent.size)
-        binned = {} if plan is None else plan.zeros()
-        for sums in parallel.map(run, runs(self._blocks, parallel.n_threads)):
-            total += sums.values
-            sums.adjoint.result(image[:d])
-            for name, values in sums.binned.items():
-                binned[name] += values
-        image[d:] = total[4]
+        parts = parallel.map(run, runs(self._blocks, parallel.n_threads) or [[]])
         out_of_core = store_of(chunks)
         if out_of_core is not None:
             out_of_core.set_importance(importance)
-        names = ("primal", "dual", "weight", "unset")
-        parts = {name: np.array(value) for name, value in zip(names, total, strict=False)}
-        return {**parts, "image": image, **binned}
+        return sums_of(parts)
 
     def _margins(self, rows: DualBlock, forward: Forward | None, offset: float) -> F64:
         if forward is None:
@@ -322,10 +304,12 @@ class CocoaSolver:
         forward.write_all(rows.bodies, offset, rows.places_in(margins))
         return margins
 
-    def _add_objectives(
-        self, work: Work, rows: DualBlock, margins: F64, sums: _CertificateSums
-    ) -> F64:
-        """Settle or make dual variables, and add their objectives; return the coefficients."""
+    def _objectives(self, work: Work, rows: DualBlock, margins: F64) -> tuple[F64, F64]:
+        """Settle or make dual variables; return their sums, and the rows' coefficients.
+
+        The sums (5,) are primal and dual objective, weight, rows that were not up to date, and
+        coefficients.
+        """
         exchange, loss, targets = Settling.of(work), self._loss, rows.targets
 
         def made(part: slice) -> F64:
@@ -338,14 +322,9 @@ class CocoaSolver:
         loss.clip(alpha, targets)
         self._duals.write(rows.chunks, alpha, exchange.serial)
         coefficients = rows.coefficients(alpha, loss)
-        sums.values += (
-            loss.value_and_slope(margins, targets, rows.weights, np.empty(rows.n_rows)),
-            loss.minus_conjugate(alpha, targets, rows.weights),
-            rows.weight,
-            unset,
-            coefficients.sum(),
-        )
-        return coefficients
+        primal = loss.value_and_slope(margins, targets, rows.weights, np.empty(rows.n_rows))
+        dual = loss.minus_conjugate(alpha, targets, rows.weights)
+        return np.array([primal, dual, rows.weight, unset, coefficients.sum()]), coefficients
 
     # --- statistics -----------------------------------------------------------------------------
 
