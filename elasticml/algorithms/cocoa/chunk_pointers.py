@@ -162,14 +162,8 @@ def total_weight(pieces: Sequence[Piece]) -> float:
 
 def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
     """Whether all arrays are identical objects."""
-    return old is new or (
-        len(old) == len(new)
-        and all(
-            a.chunk is b.chunk
-            and a.alpha is b.alpha
-            and a.targets is b.targets
-            and a.weights is b.weights
-            and a.offsets is b.offsets
-            for a, b in zip(old, new, strict=True)
-        )
+    names = "chunk", "alpha", "targets", "weights", "offsets"
+    return len(old) == len(new) and all(
+        a is b or all(getattr(a, name) is getattr(b, name) for name in names)
+        for a, b in zip(old, new, strict=True)
     )

@@ -96,12 +96,11 @@ class PrimalCocoaSolver:
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         residual, root = np.array(work.model["residual"]), self._root(work)
         exchange = Settling.of(work)
-        ready = [chunk for chunk in chunks if COEFS.is_ready(chunk, exchange)]
         sigma = max(1.0, float(work.parameters["damping"]) * work.members)
         h = work.model.get("curvature")
         none = no_columns(root, None if h is None else np.array(h))
         centred, parts = bool(work.parameters["centred"]), []
-        for chunk in stream_chunks(ready):
+        for chunk in stream_chunks(COEFS.ready(chunks, exchange)):
             block, (w, _) = self._blocks[chunk.id], COEFS.settled([chunk], exchange)
             COEFS.write([chunk], w, exchange.serial)
             parts.append(Part(block, w.copy(), block.weighted(none, centred=centred)))

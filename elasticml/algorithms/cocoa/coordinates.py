@@ -9,7 +9,7 @@ stays as it is. Those of several chunks may be parts of one array.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,11 +48,17 @@ class Coordinates:
     #: Of all names: each of several classes has its own.
     prefix: str = ""
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The names of values, step and serial in a state."""
+        return self.prefix + self.name, self.prefix + "step", self.prefix + "serial"
+
     def serial(self, chunk: Chunk) -> int | None:
         """Return the serial of a chunk's last exchange; None if it has no coordinates."""
-        name = self.prefix + "serial"
-        has = name in chunk.state and self.values(chunk).shape == (chunk.n_rows,)
-        return int(chunk.state[name][0]) if has else None
+        number = chunk.state.get(self.prefix + "serial")
+        if number is None or self.values(chunk).shape != (chunk.n_rows,):
+            return None
+        return int(number[0])
 
     def values(self, chunk: Chunk) -> F64:
         """Return a chunk's values."""
@@ -62,9 +68,17 @@ class Coordinates:
         """Return the step of a chunk's last exchange."""
         return chunk.state[self.prefix + "step"]
 
-    def is_ready(self, chunk: Chunk, exchange: Settling) -> bool:
-        """Whether a chunk took part in the exchange before, or in this one, which is repeated."""
-        return self.serial(chunk) in (exchange.serial, exchange.settle)
+    def _runs(self, chunks: Sequence[Chunk]) -> Iterator[tuple[int | None, list[Chunk]]]:
+        """Yield runs of chunks that were written together, and their serials."""
+        name = self.names[2]
+        for _, run in itertools.groupby(chunks, lambda chunk: id(chunk.state.get(name))):
+            some = list(run)
+            yield self.serial(some[0]), some
+
+    def ready(self, chunks: Sequence[Chunk], exchange: Settling) -> list[Chunk]:
+        """Return those that took part in the exchange before, or in this one, which is repeated."""
+        serials = exchange.serial, exchange.settle
+        return [chunk for own, some in self._runs(chunks) if own in serials for chunk in some]
 
     def settled(
         self,
@@ -85,14 +99,14 @@ class Coordinates:
             Of the n.
         """
         out, unset, start = array_for(chunks), 0, 0
-        for own, group in itertools.groupby(chunks, self.serial):
-            some = list(group)
+        for own, some in self._runs(chunks):
             part = slice(start, start + sum(chunk.n_rows for chunk in some))
             is_ready = own in (exchange.serial, exchange.settle)
             if own is not None and (is_ready or 0 <= exchange.settle - own <= MISSED_MAX):
                 gamma = exchange.gamma if own == exchange.settle else 0.0
-                np.multiply(_joined([self.step(c) for c in some]), gamma, out=out[part])
-                out[part] += _joined([self.values(c) for c in some])
+                value, step, _ = self.names
+                np.multiply(_joined([c.state[step] for c in some]), gamma, out=out[part])
+                out[part] += _joined([c.state[value] for c in some])
             elif made is not None:
                 out[part] = made(part)
             unset += 0 if is_ready else part.stop - start
@@ -109,13 +123,13 @@ class Coordinates:
         if step is None:
             step = array_for(chunks)
             step[:] = values
-        start, number = 0, np.array([serial], np.int64)
+        (a, s, n), start, number = self.names, 0, np.array([serial], np.int64)
         for chunk in chunks:
-            part = slice(start, start + chunk.n_rows)
-            own = {self.name: values[part], "step": step[part], "serial": number}
-            chunk.state = {**chunk.state, **{self.prefix + k: a for k, a in own.items()}}
+            stop = start + chunk.n_rows
+            own = {a: values[start:stop], s: step[start:stop], n: number}
+            chunk.state = {**chunk.state, **own}
             chunk.state_version += 1
-            start = part.stop
+            start = stop
 
 
 def array_for(chunks: Sequence[Chunk]) -> F64:

@@ -170,8 +170,7 @@ class CocoaSolver:
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         v = np.ascontiguousarray(work.model["v"], np.float64)
         exchange, n_rows = Settling.of(work), sum(chunk.n_rows for chunk in chunks)
-        ready = [chunk for chunk in chunks if self._duals.is_ready(chunk, exchange)]
-        self._make_blocks(ready, parallel)
+        self._make_blocks(self._duals.ready(chunks, exchange), parallel)
         for block in self._blocks:
             if not block.pieces:
                 rows = [self._scaled(chunk, work) for chunk in block.chunks]
