@@ -26,7 +26,10 @@ _OF_ALGORITHM: Final[dict[str, tuple[str, ...]]] = {
         "elasticml.algorithms.cocoa.local_pass",
     ),
     "local_sgd": (_TORCH,),
-    "primal_cocoa": ("elasticml.algorithms.cocoa.column_blocks",),
+    "primal_cocoa": (
+        "elasticml.algorithms.cocoa.column_blocks",
+        "elasticml.algorithms.cocoa.line_search",
+    ),
 }
 
 #: Algorithms for which this process was warmed up as a whole, before its members began.
@@ -41,7 +44,7 @@ def warms_up(algorithm: str) -> bool:
 def kernel_modules(algorithms: Iterable[str] | None = None) -> tuple[str, ...]:
     """Return the modules to load for algorithms; None: those of all, except PyTorch."""
     names = _OF_ALGORITHM if algorithms is None else algorithms
-    modules = [module for name in names for module in _OF_ALGORITHM.get(name, ())]
+    modules = dict.fromkeys(module for name in names for module in _OF_ALGORITHM.get(name, ()))
     return _ALWAYS + tuple(m for m in modules if algorithms is not None or m != _TORCH)
 
 
