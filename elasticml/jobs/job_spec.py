@@ -31,6 +31,7 @@ from elasticml.jobs.yaml_text import TEXT_BYTES_MAX, load_yaml
 from elasticml.protocol.job_record import JobRecord
 from elasticml.sim.preemption_trace import options_from_section
 from elasticml.specification.algorithms import (
+    LOCAL_WORK,
     NAMED,
     Absent,
     AnyAlgorithm,
@@ -251,10 +252,8 @@ def absolute_paths(kind: Any, section: Any, path: str, folder: Path) -> Any:
 
 #: Examples of the required sections, for error messages.
 _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
-#: Policies that tune how much members work between two exchanges.
-NEED_LOCAL_EPOCHS = ("tune_local_work", "inner_iterations")
 #: Policies that decide by the certified gap; without one they never act.
-NEED_GAP = ("knee", "gap_per_container_second", *NEED_LOCAL_EPOCHS)
+NEED_GAP = ("knee", "gap_per_container_second", *LOCAL_WORK)
 #: Policies that use the members' times per round.
 NEED_ROUNDS = ("rebalance", "straggler")
 #: Least memory limit of a member; its process takes most of that without data.
@@ -716,7 +715,7 @@ class JobSpec(SettingsModel):
         for index, entry in enumerate(
             self.policies if isinstance(algorithm, BatchGradient) else ()
         ):
-            if entry["name"] in NEED_LOCAL_EPOCHS and not entry.get("off"):
+            if entry["name"] in LOCAL_WORK and not entry.get("off"):
                 raise ConfigError(
                     f"policies[{index}]: {entry['name']} sets local_epochs, which "
                     f"{algorithm.name} does not have; use algorithm cocoa, or leave it out"
@@ -744,7 +743,7 @@ class JobSpec(SettingsModel):
                 )
             if name in NEED_GAP:
                 # Local work is of CoCoA alone.
-                is_local = certified and name in NEED_LOCAL_EPOCHS
+                is_local = certified and name in LOCAL_WORK
                 use = "use algorithm cocoa, or " if is_local else certified and f"use {certified}"
                 raise ConfigError(
                     f"{path}: {name} decides by the duality gap, which {named} does not certify; "

@@ -22,7 +22,7 @@ from elasticml.policies.straggler import Straggler
 from elasticml.policies.tune_local_work import TuneLocalWork
 from elasticml.policies.validation import NAME, check_keys, settings_of
 from elasticml.protocol.job_record import JobRecord
-from elasticml.specification.algorithms import DEALT_ANEW
+from elasticml.specification.algorithms import DEALT_ANEW, LOCAL_WORK
 from elasticml.specification.settings_model import choices_of
 from elasticml.specification.user_objects import imported
 
@@ -44,8 +44,6 @@ POLICIES: dict[str, type] = {
 }
 #: Readmission policies; a job has one of them.
 READMISSION = ("whole_group", "reload")
-#: Policies that set ``local_epochs``; used together, each would measure the other's changes.
-LOCAL_WORK = ("tune_local_work", "inner_iterations")
 #: ``{name: none}`` switches off a default policy.
 OFF = "none"
 

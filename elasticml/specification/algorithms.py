@@ -980,6 +980,8 @@ ALGORITHMS: dict[
 LOCAL_TRAINING = (CoCoA.name, PrimalCoCoA.name, LocalSGD.name, AsyncSGD.name)
 #: Those of them that replicate and reshuffle chunks if memory permits.
 DEALT_ANEW = (CoCoA.name, PrimalCoCoA.name)
+#: Policies that set ``local_epochs``; used together, each would measure the other's changes.
+LOCAL_WORK = ("tune_local_work", "inner_iterations")
 #: The ``absent`` rules that each algorithm supports; those of a user-defined one are unknown.
 _ABSENT: dict[str, tuple[str, ...]] = {
     AsyncSGD.name: ("auto", "reload", "ignore"),
