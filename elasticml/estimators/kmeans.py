@@ -17,25 +17,33 @@ from sklearn.base import (
 )
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.sparsefuncs import mean_variance_axis
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows
+from elasticml.algorithms.async_sgd.local_kmeans import Assignment, Rows, means_of
+from elasticml.algorithms.async_sgd.nearest_centres import move_to_means
 from elasticml.algorithms.async_sgd.plus_plus import plus_plus
 from elasticml.algorithms.async_sgd.seeding import How
 from elasticml.arrays import F64, is_lazy, is_named
 from elasticml.data.chunks.chunk import Dtype
 from elasticml.estimators.backend_choice import JOB_VALUES_MIN, choose_client, n_threads
-from elasticml.estimators.base import ElasticEstimator, lazily, meta_of, with_parameters
+from elasticml.estimators.base import (
+    ElasticEstimator,
+    lazily,
+    meta_of,
+    weights_of,
+    with_parameters,
+)
 from elasticml.estimators.inputs import load_training_rows
 from elasticml.jobs.user_warnings import warn
 from elasticml.runtime.executors import parallel
 
 if TYPE_CHECKING:
-    from elasticml.data.readers.arrays import ArraySource
     from elasticml.models.model import Model
 
 #: Separates these draws from others with the same seed.
 _DRAWS: Final = 0xA531
+#: Rows at equal intervals whose variances are taken for those of all.
 _VARIANCE_ROWS: Final = 4000
 #: Passes of a job in mini-batches, and the most of Lloyd's passes after them.
 _JOB_PASSES: Final = 5
@@ -158,13 +166,19 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         rows = Rows(X, weights)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
             if self.client is not None and self.max_iter > 0:
+                # Imported here: loading what jobs need takes longer than most fits.
+                from elasticml.data.readers.arrays import from_arrays
+
+                dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
+                # Jobs have labels, which K-Means does not read.
+                data = from_arrays(X, np.zeros(rows.n), weights, dtype=dtype)
                 with choose_client(self.client, 0) as client:
-                    centres, self.counts_ = self._run_job(_source(X, weights), client, X)
+                    centres, self.counts_ = self._run_job(data, client, X)
                 assignment = Assignment(rows, centres, pool)
             else:
                 self.solver_path_ = "in-process"
                 assignment = Assignment(rows, self._start(X, rows), pool)
-                centres, self.counts_ = self._lloyd(X, assignment)
+                centres, self.counts_ = self._lloyd(rows, assignment)
             self.cluster_centers_ = centres.astype(X.dtype)
             self._keep_labels(rows, assignment)
         n_distinct = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
@@ -215,15 +229,18 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
         self.solver_path_, self.n_iter_ = "job", _JOB_PASSES
         return result.arrays["centres"], result.arrays["counts"]
 
-    def _lloyd(self, X: Any, assignment: Assignment) -> tuple[F64, F64]:
+    def _lloyd(self, rows: Rows, assignment: Assignment) -> tuple[F64, F64]:
         """Iterate; return the centres and their masses."""
         centres, mass = assignment.centres, np.zeros(self.n_clusters)
-        limit = self.tol * float(np.mean(_variances(X)))
+        some = rows.X[:: max(1, rows.n // _VARIANCE_ROWS)]
+        variances = mean_variance_axis(some, axis=0)[1] if rows.is_sparse else some.var(axis=0)
+        limit = self.tol * float(np.mean(variances))
         self.n_iter_ = 0
         while self.n_iter_ < self.max_iter:
             self.n_iter_ += 1
             assignment.move_to(centres)
-            centres, mass, n_moved = assignment.means()
+            sums, mass, n_moved = assignment.sums()
+            centres = means_of(assignment.centres, sums, mass)
             shift = float(((centres - assignment.centres) ** 2).sum())
             if not n_moved or shift <= limit:
                 break
@@ -240,14 +257,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
                 centres, mass = self._start(X, rows), np.zeros(self.n_clusters)
                 self.n_iter_ = 0
             else:
-                centres, mass = self._centres(), self.counts_
+                centres, mass = np.array(self.cluster_centers_, np.float64), self.counts_.copy()
             assignment = Assignment(rows, centres, pool)
             assignment.move_to(centres)
-            means, counts, _ = assignment.means()
-            self.counts_ = mass + counts
-            share = np.divide(counts, self.counts_, out=np.zeros_like(mass), where=counts > 0.0)
-            centres = centres + share[:, None] * (means - centres)
-            self.cluster_centers_ = centres.astype(X.dtype)
+            move_to_means(centres, mass, *assignment.sums()[:2])
+            self.counts_, self.cluster_centers_ = mass, centres.astype(X.dtype)
             self._keep_labels(rows, assignment)
         return self
 
@@ -322,12 +336,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
                 self._take_names()
         else:
             X = self._rows_of(X)
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-        return X, weights
+        return X, weights_of(sample_weight, X)
 
     def _check(self, X: Any, *, is_new: bool) -> None:
         self._validate_params()
@@ -348,17 +357,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
     def _given(self, X: Any) -> NDArray[np.float64]:
         """Validate the given initial centres."""
         centres: NDArray[np.float64] = check_array(self.init, dtype=np.float64, copy=True)
-        shape = centres.shape
-        if shape[0] != self.n_clusters:
-            raise ValueError(
-                f"The shape of the initial centers {shape} does not match the number of clusters "
-                f"{self.n_clusters}."
-            )
-        if shape[1] != X.shape[1]:
-            raise ValueError(
-                f"The shape of the initial centers {shape} does not match the number of features "
-                f"of the data {X.shape[1]}."
-            )
+        wanted = {"clusters": self.n_clusters, "features of the data": X.shape[1]}
+        for found, (what, number) in zip(centres.shape, wanted.items(), strict=True):
+            if found != number:
+                raise ValueError(
+                    f"The shape of the initial centers {centres.shape} does not match the number "
+                    f"of {what} {number}."
+                )
         return centres
 
     def _seed(self) -> int:
@@ -374,22 +379,3 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, El
 
     def _centres(self) -> NDArray[np.float64]:
         return np.ascontiguousarray(self.cluster_centers_, np.float64)
-
-
-def _source(X: Any, weights: Any) -> ArraySource:
-    """Return rows in memory as a source of data, with labels that K-Means does not read."""
-    # Imported here: loading what jobs need takes longer than most fits.
-    from elasticml.data.readers.arrays import from_arrays
-
-    dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
-    return from_arrays(X, np.zeros(X.shape[0]), weights, dtype=dtype)
-
-
-def _variances(X: Any) -> NDArray[np.float64]:
-    """Return the variances of columns, of up to some thousand rows at equal intervals."""
-    some = X[:: max(1, X.shape[0] // _VARIANCE_ROWS)]
-    if not scipy.sparse.issparse(some):
-        return np.asarray(some.var(axis=0), np.float64)
-    means = np.asarray(some.mean(axis=0)).ravel()
-    squares = np.asarray(some.multiply(some).mean(axis=0)).ravel()
-    return np.asarray(squares - means**2, np.float64)

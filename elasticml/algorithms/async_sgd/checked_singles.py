@@ -131,6 +131,19 @@ def score_four(X: Any, i: int, across: Any, half_squares: Any, norms: Any, score
             f[k] -= w0 * c0 + w1 * c1 + w2 * c2 + w3 * c3
 
 
+@comparing_kernel
+def score_sparse(
+    indptr: Any, indices: I32, values: Any, row: int, across: F64, half_squares: F64, scores: F64
+) -> None:
+    """Write half the squared distances of a CSR row to all centres, less half its square."""
+    for k in range(scores.size):
+        scores[k] = half_squares[k]
+    for at in range(indptr[row], indptr[row + 1]):
+        value, column = values[at], across[indices[at]]
+        for k in range(scores.size):
+            scores[k] -= value * column[k]
+
+
 @kernel
 def _least_two(bits: I32, scores: F32, last: int) -> tuple[Any, Any, Any]:
     """Return the place of the least score, the least score, and the least of the others.

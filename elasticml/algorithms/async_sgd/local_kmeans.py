@@ -21,6 +21,7 @@ from elasticml.algorithms.async_sgd.checked_singles import (
     empty_block,
     lay_out,
     nearest_checked,
+    score_sparse,
     squared_distance,
     two_by_doubles,
 )
@@ -88,12 +89,12 @@ class Rows:
             X = np.ascontiguousarray(X)
             nothing, values = np.empty(0, np.int32), np.empty(0, X.dtype)
             self.stored = Stored(X, nothing, nothing, values, np.empty(0), self.weights)
-        self._X = X
+        self.X = X
 
     def dense(self, rows: Any) -> F64:
         """Return some rows, new, (n, d)."""
         if not self.is_sparse:
-            return np.array(self._X[rows], np.float64)
+            return np.array(self.X[rows], np.float64)
         out = np.zeros((len(rows), self.d))
         for at, row in enumerate(rows):
             part = slice(*self.stored.indptr[row : row + 2])
@@ -102,11 +103,11 @@ class Rows:
 
     def take(self, rows: Any) -> Rows:
         """Return some rows without weights."""
-        return Rows(self._X[rows], None)
+        return Rows(self.X[rows], None)
 
     def squares_to_mean(self, weights: F64) -> F64:
         """Return the squared distances (n,) of all rows to their weighted mean."""
-        X, norms = self._X, self.stored.squares
+        X, norms = self.X, self.stored.squares
         if not self.is_sparse:
             norms = np.einsum("ij,ij->i", X, X, dtype=np.float64)
         mean = X.T @ (weights / weights.sum())
@@ -204,22 +205,16 @@ def _assign_sparse(
     for row in range(low, high):
         if not _is_open(row, labels, upper, lower, moved, others, safe, of_bounds):
             continue
-        start, end = indptr[row], indptr[row + 1]
         own = labels[row]
         if own >= 0 and len(centres) > _FEW:
             total = 0.0
-            for at in range(start, end):
+            for at in range(indptr[row], indptr[row + 1]):
                 total += values[at] * centres[own, indices[at]]
             square = squares[row] - 2.0 * (total - half_squares[own])
             upper[row] = np.sqrt(max(0.0, square))
             if upper[row] * (1.0 + _SLACK) + slack < max(lower[row], safe[own]):
                 continue
-        for k in range(scores.size):
-            scores[k] = half_squares[k]
-        for at in range(start, end):
-            value, column = values[at], across[indices[at]]
-            for k in range(scores.size):
-                scores[k] -= value * column[k]
+        score_sparse(indptr, indices, values, row, across, half_squares, scores)
         place, least, second = 0, np.inf, np.inf
         for k in range(len(centres)):
             if scores[k] < least:
@@ -321,15 +316,12 @@ class Assignment:
         self._parallel.map(piece, range(n_pieces))
         self._moved[:] = 0.0
 
-    def means(self) -> tuple[F64, F64, int]:
-        """Return the means (K, D) of the centres' rows, their weights, and how many rows moved.
-
-        A centre without rows stays.
-        """
-        summed, sums = self._summed, (self._sums, self._counts)
-        moved = _move_rows(self._rows.stored, summed, self.labels, *sums)
-        summed[:] = self.labels
-        return means_of(self.centres, *sums), self._counts.copy(), moved
+    def sums(self) -> tuple[F64, F64, int]:
+        """Return the sums (K, D) and weights (K,) of the centres' rows, and how many rows moved."""
+        sums = self._sums, self._counts
+        n_moved = _move_rows(self._rows.stored, self._summed, self.labels, *sums)
+        self._summed[:] = self.labels
+        return *sums, n_moved
 
     def squares(self) -> F64:
         """Return the squared distances (n,) to the centres, exact after an exact move."""

@@ -13,10 +13,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from elasticml.algorithms.async_sgd.checked_singles import Layout, comparing_kernel, lay_out
+from elasticml.algorithms.async_sgd.checked_singles import (
+    Layout,
+    comparing_kernel,
+    lay_out,
+    score_sparse,
+    squared_distance,
+)
 from elasticml.algorithms.async_sgd.local_kmeans import Rows, Stored
 from elasticml.arrays import F64, I64
-from elasticml.compiled import kernel
+from elasticml.compiled import kernel, regrouping_kernel
 
 #: Rows from which k-means++ chooses, for each of which it looks at each centre: for each cluster,
 #: at least, and at most.
@@ -39,9 +45,8 @@ _BLOCK: Final = 2**15
 #: Squared distances of sparse rows below this share of the squared norms are rounding errors.
 _ROUNDING: Final = 1e-13
 #: Those of dense rows below this share of the row's squared norm are computed again, as sums of
-#: squared differences, for this many numbers at a time.
+#: squared differences.
 _INEXACT: Final = 1e-6
-_AGAIN: Final = 2**18
 
 
 @comparing_kernel
@@ -51,17 +56,28 @@ def _sparse_squares(rows: Stored, some: I64, layout: Layout, scores: F64, square
     across, half_squares = layout.across, layout.half_squares
     for i in range(some.size):
         row = some[i]
-        for t in range(scores.size):
-            scores[t] = half_squares[t]
-        for at in range(indptr[row], indptr[row + 1]):
-            value, column = values[at], across[indices[at]]
-            for t in range(scores.size):
-                scores[t] -= value * column[t]
+        score_sparse(indptr, indices, values, row, across, half_squares, scores)
         for t in range(len(squares)):
             square = norms[row] + 2.0 * scores[t]
             # Equal rows have no distance, whatever the rounding errors.
             is_sure = square > _ROUNDING * (norms[row] + 2.0 * half_squares[t])
             squares[t, i] = square if is_sure else 0.0
+
+
+@regrouping_kernel
+def _refine(dense: Any, rows: I64, points: F64, limits: F64, squares: F64) -> None:
+    """Compute those squared distances (T, m) of dense rows again that may be inexact.
+
+    A row so near to a point has nearly its norm, and so the limits need no norms of points.
+    """
+    for t in range(len(points)):
+        n_small = 0
+        # Most points have none: a count is vectorized, and a test for each row is not.
+        for i in range(rows.size):
+            n_small += squares[t, i] < limits[i]
+        for i in range(rows.size if n_small > 0 else 0):
+            if squares[t, i] < limits[i]:
+                squares[t, i] = squared_distance(dense[rows[i]], points[t])
 
 
 class _Distances:
@@ -106,26 +122,9 @@ class _Distances:
                 # Squares of very large numbers are infinite.
                 with np.errstate(over="ignore", invalid="ignore"):
                     squares = extended @ self._extended[part].T
-                    self._refine(points, part, squares)
+                rows = self._numbers[part]
+                _refine(self.rows.stored.dense, rows, points, self._limits[part], squares)
             yield part, squares
-
-    def _refine(self, points: F64, part: Any, squares: F64) -> None:
-        """Compute those squared distances (T, m) of dense rows again that may be inexact.
-
-        A row so near to a point has nearly its norm, and so the limits need no norms of points.
-        """
-        limits = self._limits[part]
-        near = np.flatnonzero(squares.min(axis=0) < limits)
-        if near.size == 0:
-            return
-        which, at = np.nonzero(squares[:, near] < limits[near])
-        at, size = near[at], max(1, _AGAIN // self.rows.d)
-        rows = self._numbers[part][at]
-        for start in range(0, at.size, size):
-            some = slice(start, start + size)
-            gaps = points.take(which[some], axis=0)
-            gaps -= self.rows.stored.dense.take(rows[some], axis=0)
-            squares[which[some], at[some]] = np.einsum("ij,ij->i", gaps, gaps)
 
 
 def _choose(distances: _Distances, weights: F64, candidates: F64, closest: F64) -> F64:
