@@ -17,7 +17,6 @@ from elasticml.algorithms.async_sgd.base import (
     Batch,
     LoopConfig,
     Mail,
-    QueueStatus,
 )
 from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Exchange, Outcome
@@ -33,7 +32,7 @@ class TornError(ElasticmlError):
 class FixedBatch:
     """Keep the batch size."""
 
-    def next(self, batch: int, queue: QueueStatus) -> int:
+    def next(self, batch: int, fill: float) -> int:
         return batch
 
 

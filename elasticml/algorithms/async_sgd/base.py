@@ -48,19 +48,6 @@ class Batch:
         return sum(rows.size for _, rows in self.parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStatus:
-    """The status of the send queue after a mini-batch, for the controller of the batch size."""
-
-    #: Unsent messages divided by the capacity of the send queue, 0 to 1 or more, measured before
-    #: this mini-batch's message is queued: otherwise the queue would never look empty.
-    fill: float
-    #: Examples processed by this member so far.
-    examples: int
-    #: Seconds since this member started.
-    seconds: float
-
-
 class Problem(Protocol):
     """The arithmetic of a free-running member; implementations hold nothing but settings."""
 
@@ -106,8 +93,16 @@ class Problem(Protocol):
 class BatchController(Protocol):
     """Chooses the size of the next mini-batch; stateful, one per member."""
 
-    def next(self, batch: int, queue: QueueStatus) -> int:
-        """Return the size of the next mini-batch, at least 1."""
+    def next(self, batch: int, fill: float) -> int:
+        """Return the size of the next mini-batch, at least 1.
+
+        Parameters
+        ----------
+        fill : float
+            Unsent messages divided by the capacity of the send queue, 0 to 1 or more, measured
+            before the last mini-batch's message is queued: otherwise the queue would never look
+            empty.
+        """
         ...
 
 

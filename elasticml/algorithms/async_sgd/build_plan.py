@@ -33,9 +33,6 @@ from elasticml.specification.algorithms import AsyncSGD, settings_from_section
 #: controller.
 _PLACES_BLOCKING: Final = 16
 _PLACES_AUTO: Final = 2
-#: Maximum share of fixed cost in an iteration with ``batch: auto``; in ``mode: paper`` the
-#: controller follows the network only.
-_FIXED_SHARE: Final = 0.1
 #: Default mini-batch sizes; a minimum for K-Means.
 _BATCH_KMEANS: Final = 256
 _BATCH_LINEAR: Final = 32
@@ -151,7 +148,7 @@ def make_loop(settings: AsyncSGD, problem: KMeans | Linear) -> LoopConfig:
     rate = RATE if settings.rate is None else settings.rate
     return LoopConfig(
         problem=Paper(problem=problem, rate=rate) if is_paper else problem,
-        controller=_controller(settings, queue, None if is_paper else _FIXED_SHARE),
+        controller=_controller(settings, queue),
         batch=first_batch(settings),
         queue=queue,
         newest=newest,
@@ -162,18 +159,14 @@ def make_loop(settings: AsyncSGD, problem: KMeans | Linear) -> LoopConfig:
     )
 
 
-def _controller(
-    settings: AsyncSGD, places: int, fixed_share: float | None
-) -> Callable[[], BatchController]:
+def _controller(settings: AsyncSGD, places: int) -> Callable[[], BatchController]:
     target = settings.queue_target
     if settings.batch == "auto":
-        least = first_batch(settings) // 64 or 1
-        return lambda: LogPI(
-            target=0.5 if target is None else target,
-            places=places,
-            least=least,
-            fixed_share=fixed_share,
-        )
+        # Below the first size iterations would soon consist of overhead. In ``mode: paper`` the
+        # controller follows the network only.
+        least = first_batch(settings) // (64 if settings.mode == "paper" else 1) or 1
+        target = 0.5 if target is None else target
+        return lambda: LogPI(target=target, places=places, least=least)
     if settings.batch == "adaptive":
         return lambda: AdaptiveB(
             target=1.0 if target is None else target, gamma=settings.gamma, places=places

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Arrays, LoopConfig, Mail, QueueStatus
+from elasticml.algorithms.async_sgd.base import Arrays, LoopConfig, Mail
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.data.chunks.chunk import Chunk
 from elasticml.ids import is_trained
@@ -139,19 +139,10 @@ class WorkerLoop:
         self.counts["posted"] += 1
         return self.problem.message(self.state, self._rng)
 
-    def adapt(self, fill: float, seconds: float) -> None:
-        """Choose the size of the next mini-batch.
-
-        Parameters
-        ----------
-        fill : float
-            Unsent messages before the last one, divided by the capacity of the send queue.
-        seconds : float
-            Since the member started.
-        """
+    def adapt(self, fill: float) -> None:
+        """Choose the size of the next mini-batch; see :class:`async_sgd.base.BatchController`."""
         if math.isfinite(self.batch):
-            queue = QueueStatus(fill=fill, examples=self.examples, seconds=seconds)
-            size = self._controller.next(int(self.batch), queue)
+            size = self._controller.next(int(self.batch), fill)
             # A mini-batch never holds an example twice, so growth beyond the number of examples is
             # useless. Only growth is limited: otherwise a fixed size would stay small for good once
             # a member had few examples.

@@ -72,7 +72,6 @@ class AsyncLoop:
         self._requests: deque[tuple[Future[Any], Callable[[WorkerLoop], Any]]] = deque()
         self._wake = threading.Event()
         self._stops = False
-        self._began_s = context.clock()
         self._has_reported_end = False
         #: Examples of the last mini-batch.
         self.examples = 0
@@ -150,7 +149,7 @@ class AsyncLoop:
         if context.sends():
             yield from self._post()
             # Without peers the queue is always empty: its fill carries no information then.
-            worker.adapt(fill, context.clock() - self._began_s)
+            worker.adapt(fill)
 
     def _post(self) -> Iterator[Pause]:
         worker, send_queue = self.worker, self._context.send_queue

@@ -25,7 +25,6 @@ from elasticml.algorithms.async_sgd.base import (
     BatchController,
     Mail,
     Problem,
-    QueueStatus,
 )
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.data.chunks.chunk import Chunk
@@ -236,8 +235,7 @@ class World:
             now = self._post(i, now)
         self.queue_max = max(self.queue_max, len(member.unsent))
         if math.isfinite(member.batch):
-            queue = QueueStatus(fill=fill, examples=member.processed, seconds=now)
-            member.batch = member.controller.next(int(member.batch), queue)
+            member.batch = member.controller.next(int(member.batch), fill)
         return now
 
     def _read_mail(self, member: _Member, now: float) -> float:

@@ -16,8 +16,8 @@ from tests.async_toy import MeanOfRows
 class Doubling:
     """Double the batch while messages wait, else halve it."""
 
-    def next(self, batch, queue):
-        return 2 * batch if queue.fill else batch // 2
+    def next(self, batch, fill):
+        return 2 * batch if fill else batch // 2
 
 
 def make_worker_loop(passes, controller=Fixed, rows=40):
@@ -51,18 +51,18 @@ def test_a_batch_size_does_not_grow_beyond_the_available_examples():
     worker_loop = make_worker_loop(None, controller=Doubling)
     for _ in range(10):
         worker_loop.step()
-        worker_loop.adapt(1.0, 0.0)
+        worker_loop.adapt(1.0)
     assert worker_loop.batch == 40
-    worker_loop.adapt(0.0, 0.0)
+    worker_loop.adapt(0.0)
     assert worker_loop.batch == 20
 
 
 def test_a_fixed_batch_is_not_made_smaller_by_few_examples():
     worker_loop = make_worker_loop(None, rows=4)
     worker_loop.step()
-    worker_loop.adapt(0.0, 0.0)
+    worker_loop.adapt(0.0)
     worker_loop.own([])
-    worker_loop.adapt(0.0, 0.0)
+    worker_loop.adapt(0.0)
     worker_loop.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
     assert worker_loop.batch == 10
     assert worker_loop.step() == 10
