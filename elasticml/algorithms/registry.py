@@ -47,10 +47,9 @@ def _primal_cocoa() -> Algorithm:
 
 def _async_sgd() -> Algorithm:
     from elasticml.algorithms.async_sgd.build_plan import plan
-    from elasticml.algorithms.async_sgd.lloyd import with_batch
     from elasticml.algorithms.async_sgd.trainer import free_running
 
-    return with_batch(free_running("async_sgd", plan), plan)
+    return free_running("async_sgd", plan)
 
 
 def _local_sgd() -> Algorithm:

@@ -8,13 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import scipy.sparse
 
 from elasticml.errors import ConfigError
-
-Path = Literal["in-process", "job"]
 
 #: Least stored values for which a default client's cluster is used. One thread reads fewer in about
 #: 50 ms, and starting and ending a job costs more than it could save.

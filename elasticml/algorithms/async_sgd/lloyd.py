@@ -9,17 +9,14 @@ Source: the baseline "MapReduce based BATCH" of the asynchronous SGD paper.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
 
 import numpy as np
 
 from elasticml.algorithms.async_sgd.base import AsyncPlan
 from elasticml.algorithms.async_sgd.local_kmeans import means_of
 from elasticml.algorithms.async_sgd.seeding import pass_exchange
-from elasticml.algorithms.async_sgd.trainer import PlanBuilder
 from elasticml.algorithms.base import (
-    Algorithm,
     Arrays,
     Exchange,
     Model,
@@ -27,16 +24,13 @@ from elasticml.algorithms.base import (
     Parallel,
     Resume,
     RoundEnd,
-    Solver,
     Trainer,
     Work,
     operation_of,
 )
 from elasticml.arrays import F64
 from elasticml.data.chunks.chunk import Chunk
-from elasticml.data.source import DatasetStats
 from elasticml.errors import ConfigError
-from elasticml.specification.algorithms import resolve_absent
 
 
 def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:
@@ -56,36 +50,31 @@ def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F
     return {"centres": centres, "counts": counts}
 
 
-def with_batch(free: Algorithm, planner: PlanBuilder) -> Algorithm:
-    """Return an algorithm that runs BATCH if a job's mode is "batch", else ``free``."""
-
-    def trainer(
-        settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
-    ) -> Trainer:
-        if settings.get("mode") != "batch":
-            return free.trainer(settings, facts, absent, resume=resume)
-        if resolve_absent(absent, free.name) != "reload":
-            raise ConfigError(
-                f"absent is {absent!r}, wanted reload with algorithm.mode: batch, whose passes go "
-                "over all examples"
-            )
-        return _train(planner(settings, facts), resume)
-
-    def solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
-        is_batch = settings.get("mode") == "batch"
-        return _Member(planner(settings, facts)) if is_batch else free.solver(settings, facts)
-
-    return Algorithm(name=free.name, trainer=trainer, solver=solver)
-
-
-class _Member:
-    """A member's half, which has no loop: it answers the exchanges of seeding and passes."""
+class BatchMember:
+    """A member's half of BATCH, which has no loop: it answers exchanges of seeding and passes."""
 
     def __init__(self, plan: AsyncPlan) -> None:
         self._plan = plan
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Compute an exchange; see :class:`elasticml.algorithms.base.Solver`."""
         return operation_of(work, self._plan.operations)(work, chunks, parallel)
+
+
+def batch_trainer(plan: AsyncPlan, rule: str, resume: Resume | None) -> Trainer:
+    """Return the trainer of a job with ``mode: batch``.
+
+    Raises
+    ------
+    ConfigError
+        When the ``absent`` rule lets rounds end without all examples.
+    """
+    if rule != "reload":
+        raise ConfigError(
+            f"absent is {rule!r}, wanted reload with algorithm.mode: batch, whose passes go "
+            "over all examples"
+        )
+    return _train(plan, resume)
 
 
 def _train(plan: AsyncPlan, resume: Resume | None) -> Trainer:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from elasticml.algorithms.async_sgd.base import Arrays, AsyncPlan
+from elasticml.algorithms.async_sgd.lloyd import BatchMember, batch_trainer
 from elasticml.algorithms.async_sgd.report_ops import (
     ONE,
     ReportSolver,
@@ -33,6 +34,7 @@ from elasticml.algorithms.base import (
     Outcome,
     Resume,
     RoundEnd,
+    Solver,
     Trainer,
 )
 from elasticml.data.source import DatasetStats
@@ -49,16 +51,19 @@ PlanBuilder = Callable[[Mapping[str, Any], DatasetStats], AsyncPlan]
 
 
 def free_running(name: str, planner: PlanBuilder) -> Algorithm:
-    """Return an algorithm whose members run without barriers."""
+    """Return an algorithm whose members run without barriers, unless ``mode`` is "batch"."""
 
     def trainer(
         settings: Mapping[str, Any], facts: DatasetStats, absent: str, resume: Resume | None = None
     ) -> Trainer:
-        absent_rule(AsyncSGD.name, absent)
-        return _train(planner(settings, facts), facts, resume)
+        rule, plan = absent_rule(AsyncSGD.name, absent), planner(settings, facts)
+        if settings.get("mode") == "batch":
+            return batch_trainer(plan, rule, resume)
+        return _train(plan, facts, resume)
 
-    def solver(settings: Mapping[str, Any], facts: DatasetStats) -> ReportSolver:
-        return ReportSolver(planner(settings, facts))
+    def solver(settings: Mapping[str, Any], facts: DatasetStats) -> Solver:
+        is_batch = settings.get("mode") == "batch"
+        return (BatchMember if is_batch else ReportSolver)(planner(settings, facts))
 
     return Algorithm(name=name, trainer=trainer, solver=solver)
 
