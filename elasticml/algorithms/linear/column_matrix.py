@@ -152,6 +152,13 @@ class ColumnMatrix:
         indptr, indices, values = self._arrays
         return indptr, indices, values
 
+    def entries(self, features: I64) -> int:
+        """Return the number of stored values of some columns."""
+        if not self.is_sparse:
+            return self.n * features.size
+        indptr = self._arrays[0]
+        return int((indptr[features + 1] - indptr[features]).sum())
+
     @property
     def _place(self) -> I64:
         if self.is_sparse:

@@ -239,7 +239,7 @@ class SparseClassifier:
 
         Source: Yuan, Ho and Lin (2012), section 4, for the working set and the accuracy.
         """
-        left = self._stored(features)
+        left = self._columns.entries(features)
         is_stuck = not self.is_measurable
         over = self._violations(penalty, features, moments)
         is_near = (over > -NEAR * self._reach) | (self.w[features] != 0.0) | is_stuck
@@ -251,7 +251,7 @@ class SparseClassifier:
                 self.newton_step(penalty, working, GAP_SHARE * gap)
                 break
             sweeps = self._sweep_step(penalty, working, moments, self._accuracy)
-            left -= (1 + sweeps) * self._stored(working)
+            left -= (1 + sweeps) * self._columns.entries(working)
             if left <= 0 or done >= steps or not self.is_measurable:
                 break
             self.settle_intercept()
@@ -319,12 +319,7 @@ class SparseClassifier:
         """
         if working.size > EQUATIONS_MAX:
             return False
-        return self._stored(working) >= working.size**2
-
-    def _stored(self, features: I64) -> int:
-        """Return the number of stored values of sparse columns."""
-        indptr = self._columns.stored[0]
-        return int((indptr[features + 1] - indptr[features]).sum())
+        return self._columns.entries(working) >= working.size**2
 
     def _measure(self, features: I64, dual: F64) -> F64:
         """Return the moments of sparse columns, for the next step and a bound; see the kernel."""
