@@ -25,6 +25,7 @@ from elasticml.algorithms.linear.column_matrix import ColumnMatrix, unweighted_c
 from elasticml.algorithms.linear.coordinate_descent_kernels import GramProblem
 from elasticml.algorithms.linear.design import Design
 from elasticml.algorithms.linear.duality import Dual, dual_point, lower_bound
+from elasticml.algorithms.linear.elastic_net import ElasticNetSolver
 from elasticml.algorithms.linear.fit import Fit
 from elasticml.algorithms.linear.gram import CLOSE
 from elasticml.algorithms.linear.gram_descent import EQUATIONS_MAX, descend
@@ -54,10 +55,8 @@ FULL_SWEEPS_MAX: Final = 100
 #: Least curvature of a row as a share of its slope: badly misclassified rows have almost none,
 #: which would give unbounded steps.
 CURVED: Final = 1e-6
-#: Most columns of a Gram matrix. More are divided into blocks; then the gap is rounding if PATIENCE
-#: iterations make no measurable progress.
+#: Most columns of a Gram matrix.
 BLOCK_MAX: Final = 1500
-PATIENCE: Final = 30
 #: Maximum Newton steps of the intercept alone, and the relative slope at which they stop.
 INTERCEPT_STEPS: Final = 50
 LEVEL: Final = 1e-14
@@ -128,10 +127,8 @@ class SparseClassifier:
         self._decrease = math.inf
         #: (n,) slopes that the last step's subproblem predicted, if they satisfy the constraints.
         self._predicted: F64 | None = None
-        #: Most columns of a Gram matrix, and whether the last step was on several blocks.
-        self._block, self._is_split = BLOCK_MAX, False
-        #: Maximum sweeps of a step on a Gram matrix.
-        self._sweeps_max = SWEEPS_MAX
+        #: Most columns of a Gram matrix, and sweeps of a step on it.
+        self._block, self._sweeps_max = BLOCK_MAX, SWEEPS_MAX
         #: Whether sweeps over sparse columns have not solved a subproblem.
         self._is_stiff = False
         #: (n,) the curvature that was measured last, the columns at the last look (m,), and their
@@ -171,8 +168,6 @@ class SparseClassifier:
     @property
     def patience(self) -> int:
         """Sweeps get a second step, which is as accurate as rounding allows."""
-        if self._is_split:
-            return PATIENCE
         return 1 if self._moments is None else 2
 
     @property
@@ -365,7 +360,9 @@ class SparseClassifier:
         return solution.sweeps
 
     def newton_step(self, penalty: Penalty, working: I64, gap: float) -> None:
-        """Take a proximal Newton step on these columns and the intercept, or on blocks of them.
+        """Take a proximal Newton step on these columns and the intercept.
+
+        More columns than a Gram matrix may have are solved by sweeps over the residual.
 
         Parameters
         ----------
@@ -374,16 +371,27 @@ class SparseClassifier:
         gap : float
             Gap to which the subproblem is solved.
         """
-        parts = max(1, math.ceil(working.size / self._block))
-        self._is_split, gained = parts > 1, False
-        for block in np.array_split(working, parts):
-            subproblem = self._subproblem(block)
-            gram, old = subproblem.gram, self.w[block]
-            new = old.copy()
-            descend(gram, penalty, gap, self._sweeps_max, new, gram.linear - gram.G @ old)
-            self._go(penalty, block, new - old, subproblem.rise(new - old), subproblem.curvature)
-            gained = gained or self.is_measurable
-        self.is_measurable = gained
+        if working.size <= self._block:
+            self._step_on_gram(penalty, working, gap)
+            return
+        matrix, old = self._quadratic_model(working, self._curvature()), self.w[working]
+        step = ElasticNetSolver(matrix, old).solve(penalty, gap, SWEEPS_MAX).w - old
+        rise = matrix.intercept(old + step) - self.b if self._has_intercept else 0.0
+        self._go(penalty, working, step, rise, None)
+
+    def _step_on_gram(self, penalty: Penalty, working: I64, gap: float) -> None:
+        subproblem = self._subproblem(working)
+        gram, old = subproblem.gram, self.w[working]
+        new = old.copy()
+        descend(gram, penalty, gap, self._sweeps_max, new, gram.linear - gram.G @ old)
+        self._go(penalty, working, new - old, subproblem.rise(new - old), subproblem.curvature)
+
+    def _quadratic_model(self, working: I64, curvature: F64) -> ColumnMatrix:
+        """Return these columns with the weights and targets of the losses' quadratic model."""
+        shift = np.divide(self._slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
+        return ColumnMatrix(
+            self._columns.take(working), self.z - shift, curvature, centred=self._has_intercept
+        )
 
     def _subproblem(self, working: I64) -> Subproblem:
         """Return the quadratic model of the objective on these columns and the intercept."""
@@ -391,10 +399,7 @@ class SparseClassifier:
         solved = None if self._rows is None else self._on_rows(self._rows, curvature, working)
         if solved is not None:
             return solved
-        shift = np.divide(self._slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
-        matrix = ColumnMatrix(
-            self._columns.take(working), self.z - shift, curvature, centred=self._has_intercept
-        )
+        matrix = self._quadratic_model(working, curvature)
         every, b = np.arange(working.size), self.b
 
         def rise(step: F64) -> float:

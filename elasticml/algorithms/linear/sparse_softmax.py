@@ -32,6 +32,8 @@ from elasticml.objectives.penalty_kernels import Penalty
 #: Maximum multiplications for a block's Gram matrix, and its least columns.
 BLOCK_WORK: Final = 2e9
 BLOCK_MIN: Final = 20
+#: With several blocks, iterations without measurable progress after which the gap is rounding.
+PATIENCE: Final = 30
 #: Maximum sweeps of a step.
 SWEEPS_MAX: Final = 300
 #: Regularisation of the intercepts' equations, as a share of the mean curvature.
@@ -65,7 +67,9 @@ class SparseSoftmax(SparseClassifier):
         self.squares, self.w = np.tile(self.squares, classes), np.zeros(classes * self._columns.d)
         self.b, self.z = np.zeros(classes), np.zeros((n, classes))
         self._slopes, self._sweeps_max = np.empty((n, classes)), SWEEPS_MAX
+        #: Most coefficients of a block, and whether the last step was on several.
         self._block = min(self._block, max(BLOCK_MIN, int(math.sqrt(BLOCK_WORK / n))))
+        self._is_split = False
 
     def fit(self, gap: float, steps: int, *, converged: bool) -> Fit:
         """Return the model; a shift common to all intercepts changes no probability."""
@@ -109,8 +113,18 @@ class SparseSoftmax(SparseClassifier):
         return np.asarray(self._columns.take(features) @ W[:, features].T)
 
     def newton_step(self, penalty: Penalty, working: I64, gap: float) -> None:
-        """Take a proximal Newton step on some coefficients and all intercepts."""
-        super().newton_step(penalty, working, -math.inf)  # The subproblem has no gap.
+        """Take a proximal Newton step on some coefficients and all intercepts, block by block."""
+        parts = max(1, math.ceil(working.size / self._block))
+        self._is_split, gained = parts > 1, False
+        for block in np.array_split(working, parts):
+            self._step_on_gram(penalty, block, -math.inf)  # The subproblem has no gap.
+            gained = gained or self.is_measurable
+        self.is_measurable = gained
+
+    @property
+    def patience(self) -> int:
+        """Steps on some of several blocks may help little."""
+        return PATIENCE if self._is_split else super().patience
 
     def _subproblem(self, working: I64) -> Subproblem:
         k, j = np.divmod(working, self._columns.d)

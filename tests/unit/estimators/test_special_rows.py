@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
 import elasticml as em
+from tests.own_penalties import Rounded
 from tests.unit.estimators.contract import counts, objective, tall, wide, wine
 
 LAYOUTS = pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
@@ -134,6 +135,18 @@ def test_many_coefficients_are_taken_in_blocks(make, monkeypatch):
     blocks = em.LogisticRegression(**settings).fit(make(X), y)
     assert blocks.n_iter_[0] > whole.n_iter_[0]
     np.testing.assert_allclose(blocks.coef_, whole.coef_, atol=1e-6)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("penalty", [{}, {"penalty": Rounded}])
+def test_columns_beyond_a_gram_matrix_are_swept(make, intercept, penalty, monkeypatch):
+    X, y = wine()
+    settings = {"C": 0.5, "l1_ratio": 0.5, "tol": 1e-9, "max_iter": 2000, **penalty}
+    model = em.LogisticRegression(fit_intercept=intercept, **settings)
+    whole = model.fit(make(X), y == 1).coef_
+    monkeypatch.setattr("elasticml.algorithms.linear.sparse_classifier.BLOCK_MAX", 3)
+    np.testing.assert_allclose(model.fit(make(X), y == 1).coef_, whole, atol=1e-4)
 
 
 # --- rows and weights -----------------------------------------------------------------------------
