@@ -96,10 +96,9 @@ class LogisticRegression(LinearClassifier):
     fit_intercept : bool
     class_weight : mapping, "balanced" or None
     max_iter : int
-        The most Newton steps; with an L1 penalty and more than two classes, the most cycles over
-        the classes; for a job, the most rounds. It also limits the passes of coordinate ascent
-        before the Newton steps, of which there are at most 300, or 30 with at least 8 million
-        stored values.
+        The most Newton steps; for a job, the most rounds. It also limits the passes of
+        coordinate ascent before the Newton steps, of which there are at most 300, or 30 with
+        at least 8 million stored values.
     warm_start : bool
         Start from the last fit's model.
     n_jobs : int, optional

@@ -289,7 +289,7 @@ class AsyncSGD(_Seeded, _WithLoss, _Linear):
     #: Examples between two messages; "auto": log-PI control, "adaptive": adaptiveB, "inf": no
     #: messages.
     batch: Count | Literal["auto", "adaptive", "inf"] | None = None
-    #: Initial mini-batch size if the size is controlled.
+    #: First mini-batch size if the size is controlled; with "auto" the least, but in mode "paper".
     batch_start: Count | None = None
     #: Gain of adaptiveB, in examples per message.
     gamma: float = Field(default=10.0, ge=0)

@@ -22,6 +22,8 @@ ROWS: Final = 4
 COLUMNS: Final = 4
 _MOST: Final = np.int32(2**31 - 1)
 _UNIT: Final = 2.0**-24
+#: The smallest number of single precision above 0: squares below it are lost.
+_SMALLEST: Final = 2.0**-149
 #: Rows and centres farther from the shift than this are compared in double precision only.
 _FAR: Final = 1e15
 
@@ -208,13 +210,13 @@ def nearest_checked(n: Any, layout: Layout, block: Block) -> None:
             singles[i, j] = difference
             square += difference * difference
         norms[i] = 0.5 * square
-    share = 2.0 * _UNIT * (d // 4 + 12)
+    share, least_error = 2.0 * _UNIT * (d // 4 + 12), 2.0 * _SMALLEST * (d + 8)
     for start in range(0, n, ROWS):
         score_four(singles, start, across, half_squares, norms, scores)
         for i in range(start, min(start + ROWS, n)):
             place, least, second = _least_two(bits[i - start], scores[i - start], n_centres - 1)
             row = np.sqrt(2.0 * np.float64(norms[i]))
-            error = share * (row + radius) * (row + radius)
+            error = share * (row + radius) * (row + radius) + least_error
             gap = np.float64(second) - np.float64(least) - error
             # Not ``gap <= 0``: a gap that is no number is not above zero.
             if not (gap > 0.0 and row < _FAR and radius < _FAR):

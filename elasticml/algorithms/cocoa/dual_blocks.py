@@ -101,10 +101,11 @@ class DualBlock:
 
 def divided(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
     """Divide chunks into those of a block; single ones where any is out of core."""
-    rows_max = 0 if store_of(chunks) is not None else ROWS_MAX
+    if store_of(chunks) is not None:
+        return [[chunk] for chunk in chunks]
     starts, rows = [0], 0
     for k, chunk in enumerate(chunks):
-        if k and (chunk.layout != chunks[starts[-1]].layout or rows + chunk.n_rows > rows_max):
+        if k and (chunk.layout != chunks[starts[-1]].layout or rows + chunk.n_rows > ROWS_MAX):
             starts.append(k)
             rows = 0
         rows += chunk.n_rows

@@ -145,9 +145,11 @@ class GapSchedule:
         """Record a certificate and the best gap so far."""
         if self.passes > self.certified_at and self.expected > 0.0:
             self.ratio = min(max(gap / self.expected, 1.0 / RATIO_MAX), RATIO_MAX)
-        # Credit beyond two certificates is lost.
+        # Credit beyond two certificates is lost, and so is debt: estimates lack absent rows, and
+        # may ask for a certificate every round.
         cost = CERTIFICATE_WORK * self.rows
-        self.credit = min(self.credit, SAVED * cost) - cost if self.passes else 0.0
+        earned = min(self.credit, SAVED * cost) - cost
+        self.credit = max(earned, -SAVED * cost) if self.passes else 0.0
         self.certified_at = self.passes
 
     def is_due(self) -> bool:

@@ -173,9 +173,10 @@ class CocoaSolver:
         self._make_blocks(self._duals.ready(chunks, exchange), parallel)
         for block in self._blocks:
             if not block.pieces:
+                offsets = self._offsets(block)
                 rows = [self._scaled(chunk, work) for chunk in block.chunks]
                 caches = [self._caches.get(own) or ChunkCache() for own in rows]
-                block.begin_pass(rows, self._offsets(block), caches)
+                block.begin_pass(rows, offsets, caches)
 
         def begin(block: DualBlock) -> F64:
             alpha, _ = self._duals.settled(block.chunks, exchange)
@@ -225,13 +226,17 @@ class CocoaSolver:
         """Return ``1/(l2 S) sum s_i step_i x_i`` in float64; rows with a zero step cost nothing."""
         d = self._facts.n_columns
         adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
+        rows: list[Chunk] = []
+        parts: list[F64] = []
         for block, step in zip(self._blocks, steps, strict=True):
             own = block.coefficients(step, self._loss)
-            bodies = stream_chunks([piece.chunk for piece in block.pieces])
-            for chunk, part in zip(bodies, block.slices, strict=True):
-                adjoint.add(chunk, own[part])
+            rows += [piece.chunk for piece in block.pieces]
+            parts += [own[part] for part in block.slices]
             if size > d:
                 out[d] += self._constant * float(own.sum())
+        # One stream, so that chunks on disk are read ahead.
+        for chunk, part in zip(stream_chunks(rows), parts, strict=True):
+            adjoint.add(chunk, part)
         adjoint.result(out[:d])
         out /= self._settings.l2 * weight
         return out
@@ -255,6 +260,7 @@ class CocoaSolver:
         unit, out = np.zeros(self._facts.n_columns), array_for(block.chunks)
         unit[self._offset] = 1.0
         make_forward(self._facts.layout, unit).write_all(block.bodies, 0.0, block.places_in(out))
+        release(block.chunks)
         return out
 
     # --- certificates ---------------------------------------------------------------------------

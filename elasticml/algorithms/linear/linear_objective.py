@@ -167,10 +167,13 @@ class LinearObjective:
     def _hessian_products(self, slopes: F64) -> float:
         """Return the cost of a Hessian of the rows with a slope; infinite for many columns.
 
-        Also with an offset, and without a penalty: the Hessian may be singular.
+        Also with an offset, and without a penalty, where the Hessian may be singular. That of
+        several classes without one is computed: gradients alone take hundreds of products.
         """
         is_few = self.n_model <= GRAM_COLUMNS_MAX and self._rows.n >= GRAM_ROWS * self.n_model
-        if self.fixed is not None or self.l2 <= 0.0 or not is_few:
+        if self.l2 <= 0.0:
+            is_few = self.n_models > 1 and self.n_model <= 2 * GRAM_COLUMNS_MAX
+        if self.fixed is not None or not is_few:
             return math.inf
         share = max(int(np.count_nonzero(slopes)), 1) / slopes.size
         return self._rows.gram_products(share, self.n_models)

@@ -151,6 +151,8 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Fit:
     #: The first norm in comparable coordinates, by how much the last step reduced the value, and by
     #: which power of e each of its products made the residual smaller.
     first, fell, rate, stalled = 0.0, math.inf, math.inf, False
+    # Without a bound the minimum may be 0 at infinity: what is small there is so next to the start.
+    size = 0.0 if math.isfinite(here.gap) else abs(here.value)
     for done in range(steps):
         norm, cost = float(np.linalg.norm(scale.of_gradient(here.gradient))), here.hessian_products
         if here.gap <= gap or norm == 0.0 or stalled:
@@ -180,7 +182,7 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Fit:
         before, after = (
             float(np.linalg.norm(scale.of_gradient(one.gradient))) for one in (here, there)
         )
-        stalled = not fell > HIDDEN * abs(here.value) and not after < 0.5 * before
+        stalled = not fell > HIDDEN * max(size, abs(here.value)) and not after < 0.5 * before
         # Values that are not finite are no progress.
         here = there if fell >= 0.0 or not stalled else here
     return Fit(w=here.w, gap=here.gap, steps=steps, converged=here.gap <= gap)

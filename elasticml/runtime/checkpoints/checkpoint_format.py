@@ -17,7 +17,7 @@ from elasticml.errors import ConfigError, one_line
 from elasticml.ids import VERSION
 
 #: Version of the format; other versions are refused.
-FORMAT: Final = 2
+FORMAT: Final = 3
 #: Alignment of arrays in bytes.
 ALIGNED: Final = 64
 

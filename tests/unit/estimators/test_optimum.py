@@ -253,3 +253,10 @@ def test_a_warm_start_at_the_optimum_takes_no_iteration(model, data):
     assert np.max(model.fit(X, y).n_iter_) == 0 < first
     np.testing.assert_allclose(model.coef_, coef, rtol=1e-12)
     assert np.max(clone(model).fit(X, y).n_iter_) == first
+
+
+@pytest.mark.filterwarnings("error")
+def test_several_classes_take_at_most_a_step_from_their_optimum():
+    X, y = load_iris(return_X_y=True)
+    model = em.LogisticRegression(tol=1e-8, warm_start=True).fit(X, y)
+    assert model.fit(X, y).n_iter_[0] <= 1

@@ -149,6 +149,15 @@ def test_columns_beyond_a_gram_matrix_are_swept(make, intercept, penalty, monkey
     np.testing.assert_allclose(model.fit(make(X), y == 1).coef_, whole, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("error")
+def test_separable_classes_without_a_penalty_end_where_only_rounding_is_left():
+    X = np.random.default_rng(0).standard_normal((1000, 5))
+    y = np.argmax(X @ np.random.default_rng(1).standard_normal((5, 3)), axis=1)
+    model = em.LogisticRegression(C=np.inf).fit(X, y)
+    assert model.score(X, y) == 1.0
+    assert model.n_iter_[0] < 100
+
+
 # --- rows and weights -----------------------------------------------------------------------------
 
 

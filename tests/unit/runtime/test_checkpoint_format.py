@@ -34,7 +34,7 @@ def test_a_checkpoint_is_read_back_to_the_last_bit():
 @pytest.mark.parametrize("nbytes", [b"1e999", b"-Infinity", b"[" * 100_000])
 def test_a_hostile_first_line_is_noticed(nbytes):
     # An OverflowError or a RecursionError hid the older checkpoint.
-    line = b'{"elasticml": "checkpoint", "format": 2, "package": "1", "nbytes": ' + nbytes + b"}\n"
+    line = b'{"elasticml": "checkpoint", "format": 3, "package": "1", "nbytes": ' + nbytes + b"}\n"
     with pytest.raises(DamagedError):
         decode(line.replace(b"{", b'{"sha256": "", ', 1), "c")
 

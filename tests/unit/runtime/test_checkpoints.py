@@ -215,7 +215,7 @@ def test_two_checkpoints_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -
     last = place / max(name for name in names if name.startswith("checkpoint-"))
     good = last.read_bytes()
     # No digest covers the first line: a changed version does not hide the older checkpoint.
-    last.write_bytes(good.replace(b'"format": 2', b'"format": 5'))
+    last.write_bytes(good.replace(b'"format": 3', b'"format": 5'))
     older = read_checkpoint(str(place))
     assert older is not None
     assert older.number == newest.number - 1

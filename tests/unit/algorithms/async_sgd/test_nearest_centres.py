@@ -107,6 +107,16 @@ def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
 # --- bounds ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("scale", [1e-23, 1e-22, 1e-21, 1e-20])
+def test_rows_whose_squares_single_precision_cannot_hold_find_their_centres(scale):
+    rng = np.random.default_rng(0)
+    X, centres = scale * rng.standard_normal((2000, 2)), scale * rng.standard_normal((100, 2))
+    labels = statistics_of(centres, whole([chunk_of("dense", X)])).labels
+    squares = ((X[:, None] / scale - centres[None] / scale) ** 2).sum(axis=2)
+    best = squares.min(axis=1)
+    assert np.all(squares[np.arange(2000), labels] <= best * (1.0 + 1e-9))
+
+
 def test_centres_that_single_precision_cannot_tell_apart_are_told_apart():
     rng = np.random.default_rng(0)
     truth = rng.integers(3, size=500)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,29 @@ def test_without_a_target_a_fifth_of_the_work_certifies() -> None:
     # A certificate costs as much as half a pass.
     share = 0.5 * len(rounds) / (60 + 0.5 * len(rounds))
     assert 0.18 <= share <= 0.22
+
+
+def test_without_estimates_a_target_changes_nothing() -> None:
+    assert rounds_due(cadence(target=1e-9), {}, 60) == rounds_due(cadence(), {}, 60)
+
+
+def test_debts_of_certificates_that_estimates_asked_for_are_limited() -> None:
+    """Absent rows are not estimated: a hundred certificates found a gap above the target."""
+    made = cadence(target=1e-3)
+    for _ in range(100):
+        made.passed(100.0, gap_estimate=1e-4)
+        assert made.is_due()
+        made.certified(1.0)
+    made.gap_estimate = math.nan
+    assert rounds_due(made, {}, 12)
+
+
+def test_a_resumed_schedule_goes_on_as_before() -> None:
+    one, other = cadence(target=1e-3), cadence(target=1e-3)
+    one.passed(100.0, gap_estimate=0.5)
+    one.certified(0.6)
+    other.restore(json.loads(json.dumps(one.state())))
+    assert rounds_due(other, {}, 30) == rounds_due(one, {}, 30)
 
 
 def test_a_certificate_is_taken_when_passes_estimate_a_gap_near_the_target() -> None:
