@@ -24,6 +24,10 @@ _MOST: Final = np.int32(2**31 - 1)
 _UNIT: Final = 2.0**-24
 #: The smallest number of single precision above 0: squares below it are lost.
 _SMALLEST: Final = 2.0**-149
+#: Share of an error up to which a computed distance is within an eighth of the true one, where it
+#: counts, and the factor that makes up for it.
+_SMALL_SHARE: Final = 1e-3
+_ROUGHLY: Final = 1.125
 #: Rows and centres farther from the shift than this are compared in double precision only.
 _FAR: Final = 1e15
 
@@ -88,6 +92,25 @@ def _write_across(centres: F64, shift: F64, across: Any, half_squares: Any) -> A
         half_squares[k] = 0.5 * total
         most = max(most, total)
     return np.sqrt(most)
+
+
+@kernel
+def middle_of(centres: F64) -> F64:
+    """Return a point among the centres, (D,): their mean, with less weight for far ones.
+
+    The mean of centres of which one is far away is far from all.
+    """
+    mean, middle, total = np.zeros(centres.shape[1]), np.zeros(centres.shape[1]), 0.0
+    for k in range(len(centres)):
+        mean += centres[k] / len(centres)
+    for k in range(len(centres)):
+        square = squared_distance(centres[k], mean)
+        weight = 1.0 / square if square > 0.0 else np.inf
+        if not weight < np.inf:
+            return mean
+        middle += weight * centres[k]
+        total += weight
+    return middle / total if total > 0.0 else mean
 
 
 def empty_block(n_rows: int, n_centres: int, d: int) -> Block:
@@ -197,7 +220,9 @@ def nearest_checked(n: Any, layout: Layout, block: Block) -> None:
 
     Error: ``x.c``, of which four columns are added at a time, and both halved squares have relative
     errors of a few units of single precision, relative to the norms of row and centre. It is a
-    share of the square of the sum of the distances of row and centre to the shift.
+    share of the square of the sum of the distances of row and centre to the shift. A centre is at
+    most as far from the shift as from the row and the row from the shift together; its score grows
+    faster with its distance than the error does, so that what holds for the second holds for all.
     """
     # Records are for arguments of kernels only: a call with one counts references of its arrays.
     centres, shift, across, half_squares, radius = layout
@@ -216,7 +241,10 @@ def nearest_checked(n: Any, layout: Layout, block: Block) -> None:
         for i in range(start, min(start + ROWS, n)):
             place, least, second = _least_two(bits[i - start], scores[i - start], n_centres - 1)
             row = np.sqrt(2.0 * np.float64(norms[i]))
-            error = share * (row + radius) * (row + radius) + least_error
+            reach = row + radius
+            if share <= _SMALL_SHARE:
+                reach = min(reach, _ROUGHLY * (2.0 * row + np.sqrt(2.0 * max(second, 0.0))))
+            error = share * reach * reach + least_error
             gap = np.float64(second) - np.float64(least) - error
             # Not ``gap <= 0``: a gap that is no number is not above zero.
             if not (gap > 0.0 and row < _FAR and radius < _FAR):

@@ -20,6 +20,7 @@ from elasticml.algorithms.async_sgd.checked_singles import (
     comparing_kernel,
     empty_block,
     lay_out,
+    middle_of,
     nearest_checked,
     score_sparse,
     squared_distance,
@@ -297,7 +298,7 @@ class Assignment:
             slack = 2.0 * _CANCELLED * float(np.sqrt(largest))
             layout = lay_out(self.centres, np.zeros(rows.d), np.float64)
         else:
-            layout = lay_out(self.centres, centres.mean(axis=0), np.float32)
+            layout = lay_out(self.centres, middle_of(self.centres), np.float32)
         has_safe = rows.n >= _ROWS_PER_CENTRE * n_centres
         safe = _safe_distances(centres) if has_safe else np.zeros(n_centres)
         others, furthest = np.full(n_centres, self._moved.max()), self._moved.argmax()

@@ -18,6 +18,7 @@ from elasticml.algorithms.async_sgd.checked_singles import (
     Layout,
     empty_block,
     lay_out,
+    middle_of,
     nearest_checked,
     squared_distance,
 )
@@ -114,7 +115,7 @@ def statistics_of(centres: F64, parts: Parts, *, distances: bool = True) -> Stat
     Without ``distances`` there are no squares and no inertia.
     """
     n_centres, d = centres.shape
-    layout = lay_out(centres, np.add.reduce(centres) / n_centres, np.float32)
+    layout = lay_out(centres, middle_of(centres), np.float32)
     n_rows = sum(chunk.n_rows if rows is None else rows.size for chunk, rows in parts)
     labels, squares = np.empty(n_rows, np.int32), np.empty(n_rows if distances else 0)
     sums, counts, inertia = np.zeros((n_centres, d)), np.zeros(n_centres), 0.0

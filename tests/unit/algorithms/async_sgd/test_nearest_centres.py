@@ -107,6 +107,20 @@ def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
 # --- bounds ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("far", [0.0, 1e3, 1e6, 1e12])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_centres_far_from_the_others_leave_labels_exact(far, dtype):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((3000, 7)) * rng.lognormal(0.0, 2.0, (3000, 7))
+    X[:5] += far
+    X = X.astype(dtype)
+    centres = np.concatenate([X[:3], X[-60:]]).astype(np.float64)
+    labels = statistics_of(centres, whole([chunk_of("dense", X, dtype=dtype)])).labels
+    squares = ((X.astype(np.float64)[:, None] - centres[None]) ** 2).sum(axis=2)
+    best = squares.min(axis=1)
+    assert np.all(squares[np.arange(3000), labels] <= best * (1.0 + 1e-12))
+
+
 @pytest.mark.parametrize("scale", [1e-23, 1e-22, 1e-21, 1e-20])
 def test_rows_whose_squares_single_precision_cannot_hold_find_their_centres(scale):
     rng = np.random.default_rng(0)
