@@ -130,6 +130,7 @@ class Passes:
             "seed": 0,
             "sigma": 0.0,
             "sigma_per_member": 0.0,
+            "exact": False,
         }
         self._v = self._v + self.ask(cocoa_exchanges.PASS, more)["dv"]
 
