@@ -184,9 +184,10 @@ class PrimalCocoaSolver:
         if NORMS not in block.chunk.state:
             self._begin(work, block.chunk)
         exchange, taken = Settling.of(work), work.model.get("taken")
-        values, unset = COEFS.settled([block.chunk], exchange, lambda _: block.own(sent_coef))
         if taken is not None:
             values, unset = block.own(np.asarray(taken)), 0
+        else:
+            values, unset = COEFS.settled([block.chunk], exchange, lambda _: block.own(sent_coef))
         COEFS.write([block.chunk], values, exchange.serial)
         return block.features.size if unset else 0
 

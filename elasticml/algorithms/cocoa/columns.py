@@ -2,8 +2,8 @@
 
 The driver has the margins of the model. It sends the residual, minus the slope of the loss; members
 return the change of the margins by their steps. Lost coefficients restart from the last
-certificate's model. A round may gather the columns of a small model instead, and finish
-on them; see :mod:`elasticml.algorithms.cocoa.working_set`.
+certificate's model. A round may gather the columns of a small model instead, and finish on them;
+see :mod:`elasticml.algorithms.cocoa.working_set`.
 
 With ``absent: freeze`` the coefficients of vanished columns keep their values from the last
 certificate. Both objectives stay valid. The absent columns' contribution to ``X w`` is the last

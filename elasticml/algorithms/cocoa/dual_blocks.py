@@ -113,12 +113,12 @@ def divided(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
 
 
 def warm_kernels(kind: str | None = None, dtype: str | None = None) -> None:
-    """Compile the loops over rows, or load their machine code from the cache."""
+    """Compile the loops over rows of the hinge, or load their machine code from the cache."""
     warm_up(loss_named("hinge"))
 
 
 def warm_up(loss: MarginLoss) -> None:
-    """Do so for a loss."""
+    """Compile the loops over rows with this loss."""
     loss.warm_up(with_dual=True)
     one = np.zeros(1)
     sum_steps(loss.terms, one, one, one, one, one, one, np.zeros(2))
